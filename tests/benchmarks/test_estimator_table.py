@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import string
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -219,7 +222,41 @@ def test_recorded_files(name: str, records: int, auroc_of_baseline: float | None
     measured = [i for i, value in enumerate(source.baseline.values) if value is not None]
     error = [int(not source.records[i].correct) for i in measured]
     area = auroc([float(source.baseline.values[i] or 0.0) for i in measured], error)
-    assert area == pytest.approx(auroc_of_baseline, abs=0.018)  # how it broke ties and read accents, it does not say
+    # How the publishers read accents, broke ties and labelled, they do not say: within one standard error of an AUROC
+    # of so many right and wrong answers (Hanley and McNeil 1982).
+    assert area == pytest.approx(auroc_of_baseline, abs=standard_error(auroc_of_baseline, sum(error), len(error)))
+
+
+def standard_error(area: float, wrong: int, n: int) -> float:
+    right = n - wrong
+    q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
+    return float(
+        ((area * (1 - area) + (wrong - 1) * (q1 - area**2) + (right - 1) * (q2 - area**2)) / wrong / right) ** 0.5
+    )
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the recorded outputs are not beside this repository")
+def test_the_published_labels_give_the_published_auroc() -> None:
+    """.69 right and .853, where an answer is right if it contains the gold string or the other way round.
+
+    With a person's labels it is .873 (eleven answers differ from an F1 of .5, such as Malmo for Malm\u00f6). The rule's
+    .870 is nearer to that than to the publishers', so a bound of .012 would refuse good labels.
+    """
+    shares, wrong = [], []
+    for line in (SHARED / FILES["triviaqa"][0]).read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        votes = Counter(squad_text(sample["text"]) for sample in row["samples"])
+        (answer, count), gold = votes.most_common(1)[0], squad_text(row["references"][0])
+        shares.append(1 - count / len(row["samples"]))
+        wrong.append(int(gold not in answer and answer not in gold))
+    assert 1 - np.mean(wrong) == pytest.approx(0.69, abs=0.005)
+    assert auroc(shares, wrong) == pytest.approx(0.853, abs=0.002)
+
+
+def squad_text(text: str) -> str:
+    """A text as SQuAD's evaluation script compares it."""
+    bare = "".join(mark for mark in text.lower() if mark not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the recorded outputs are not beside this repository")

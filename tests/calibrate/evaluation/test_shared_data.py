@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import string
+import unicodedata
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -141,23 +142,84 @@ def squad_words(text: str) -> list[str]:
     return re.sub(r"\b(a|an|the)\b", " ", bare).split()
 
 
-def squad_f1(answer: str, reference: str) -> float:
-    a, b = squad_words(answer), squad_words(reference)
+def f1(a: list[str], b: list[str]) -> float:
     common = sum((Counter(a) & Counter(b)).values())
     return float(a == b) if not a or not b else 2 * common / (len(a) + len(b))
 
 
+def squad_f1(answer: str, reference: str) -> float:
+    return f1(squad_words(answer), squad_words(reference))
+
+
+OTHERWISE = {
+    ("nq-221", "fid"): "2001-2002 and 2001\u20132002: the script keeps a dash that is not ASCII",
+    ("nq-1100", "fid"): "36 is 36.0",
+    ("nq-1986", "fid"): "the script takes an empty answer for the reference *",
+    ("nq-2086", "fid"): "the script takes the initial in Stephen A. Douglas for an article",
+    ("nq-2341", "fid"): "-quartz has a sign",
+    ("nq-2615", "fid"): "the script takes the letter in adenine (A) for an article",
+    ("nq-3190", "fid"): "back-flow is two words",
+    ("nq-3463", "gpt35"): "B.J. is B. J.",
+    ("nq-3463", "chatgpt"): "B.J. is B. J.",
+}
+"""All answers on which the rule `exact` and the script's exact match differ, each read and given its reason."""
+
+CHANGES = {"or", "all", "most", "late", "over", "after", "under", "before", "third", "not"}
+FILLERS = {"i", "and", "is", "was", "of", "in", "on", "at", "to", "by", "for", "it", "its", "s"}
+SIGN = re.compile(r"^[^\w(\[]|/|[^\w\s.,:;!?)\]]$|['\"][,:;.]$|^\W+$")
+IN_QUOTES = re.compile(r"""(["']).*\1[.,:;]?""")
+
+
+def plain_words(text: str) -> list[str]:
+    """Words between all that is neither a letter nor a digit, without case, accents and articles."""
+    bare = "".join(mark for mark in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(mark))
+    return [word for word in re.findall(r"[^\W_]+", bare) if word not in ("a", "an", "the")]
+
+
+def why_wrong(question: str, answer: str, reference: str) -> str | None:
+    """What the rule `token_f1` demands beside the F1 of all words, checked on plain words; None if all of it holds."""
+    ours, theirs = plain_words(answer), plain_words(reference)
+    numbers = [sorted(word for word in words if any(map(str.isdigit, word))) for words in (ours, theirs)]
+    asked = FILLERS | set(plain_words(question))
+    new = [[word for word in words if word not in asked] for words in (ours, theirs)]
+    signs = [[chunk for chunk in text.split() if SIGN.search(chunk) and not IN_QUOTES.fullmatch(chunk)]
+             for text in (answer, reference)]  # fmt: skip
+    if f1(ours, theirs) < 0.5:
+        return "the parts of Scooby-Doo are words"
+    if all(numbers) and numbers[0] != numbers[1]:
+        return "other numbers"
+    if all(new) and f1(*new) < 0.5:
+        return "alike in the words of the question only"
+    if signs[0] != signs[1]:
+        return "other signs"
+    return "a word that changes others" if CHANGES & set(ours) != CHANGES & set(theirs) else None
+
+
 def test_exact_and_token_f1_are_the_published_metrics() -> None:
-    """On 15,100 answers to NQ-open the rules nearly always agree with the exact match and the F1 of SQuAD's script."""
+    """The rules differ from SQuAD's script for a documented reason only: labels of users are those of the literature.
+
+    3,020 questions of NQ-open with five answers each.
+    """
     exact, token_f1 = make_rule("exact"), make_rule("token_f1")
-    n = n_exact = n_f1 = 0
+    n, differ, unexplained = 0, set[tuple[str, str]](), set[tuple[str, str]]()
     with (FOLDER / "nq-human-labels.jsonl").open() as stream:
         for row in map(json.loads, stream):
-            question = Question(id=row["id"], question=row["question"], references=tuple(row["references"]))
-            for answer in (each.get("text") or "" for each in row["answers"].values()):
+            references = tuple(row["references"])
+            question = Question(id=row["id"], question=row["question"], references=references)
+            for system, answer in ((name, each.get("text") or "") for name, each in row["answers"].items()):
                 n += 1
-                match = any(squad_words(answer) == squad_words(each) for each in question.references)
-                best = max(squad_f1(answer, each) for each in question.references)
-                n_exact += exact.label(answer, question).correct is not match
-                n_f1 += token_f1.label(answer, question).correct is not (best >= 0.5)
-    assert (n, n_exact, n_f1) == (15_100, 9, 155)
+                if exact.label(answer, question).correct is not any(
+                    squad_words(answer) == squad_words(each) for each in references
+                ):
+                    differ.add((row["id"], system))
+                alike = [each for each in references if squad_f1(answer, each) >= 0.5]
+                if token_f1.label(answer, question).correct is not bool(alike):
+                    reasons = [why_wrong(row["question"], answer, each) for each in alike or references]
+                    if (None in reasons) is bool(alike):
+                        unexplained.add((row["id"], system))
+    assert (n, differ) == (15_100, set(OTHERWISE))
+    # 36 is 36.0; the capital in "A Walk to Remember" and in "A.K. Mathur" is not an article; the last
+    # answer ends with a quotation.
+    assert unexplained == {
+        ("nq-1100", "fid"), ("nq-1690", "gpt35"), ("nq-1993", "chatgpt"), ("nq-2233", "gpt4"),
+    }  # fmt: skip
