@@ -128,7 +128,7 @@ def import_(
         provider=IMPORTED if identity is None else identity.provider,
         skip_bad=skip_bad is not None,
         prompt=PromptWrapping(system=plan.system, template=plan.template, other_turns=plan.other_turns),
-        **plan.model_dump(exclude={"system", "template"}),
+        **plan.model_dump(exclude={"system", "template", "other_turns"}),
     )
     imported = import_documents(source, settings) if items else import_file(source, settings)
     write_bad(skipped, imported.bad)
