@@ -89,50 +89,36 @@ def learn_calls(
     Raises:
         UsageError: No decision can be used, samples are missing, or an option has no use here.
     """
-    if records and drawing is not None:
-        raise UsageError("--records has the samples, and --model would draw others. Give one of them.")
-    if drawing is not None and drawing.tools is None:
-        raise UsageError("--model draws with the agent's tools. Name their file: --tools tools.json")
-    if (fitting.alpha is None) != (fitting.out is None):
-        raise UsageError("a gate for a tool takes both --alpha and --out; without them the calls are only labelled.")
+    _refuse_options(tool, records, compare, drawing, fitting)
     out = fitting.out or Path(f"{tool}.json")
     labelled_file, drawn_file = out.with_name(f"{out.stem}.records.jsonl"), out.with_name(f"{tool}.drawn.jsonl")
     read = [*records] or ([RECORDS] if drawing is None and RECORDS.is_file() else [])
     inputs = [*read, None if drawing is None else drawing.tools, sqlite_path(source)]
     keep_inputs(inputs, [fitting.out], derived=labelled_file)
-    about_answers = tool == ANSWER
-    if about_answers and (compare is not None or drawing is not None):
-        raise UsageError("--compare and --model are about calls. Answers are learned from what the agent recorded.")
-    arguments = None if compare is None else {tool: [name.strip() for name in compare.split(",")]}
-    compared = ToolCalls() if arguments is None else ToolCalls(arguments=arguments)
-    measured = (
-        make_estimator("graded_disagreement")
-        if about_answers
-        else make_estimator("primary_disagreement", judge=ToolCallJudge(arguments=arguments))
-    )
     file = read_records(*read) if read else None
-    items = _reviewed(source, file, read, respond)
-    _print_decisions(items)
-    gated = {name for item in items for name in item.gated}
-    if about_answers:
-        _refuse_tool_named_answer(file, items)
-    _refuse_other_tool(tool, gated, source, read)
-    items = [item for item in items if tool in item.gated]
+    everything = _reviewed(source, file, read, respond)
+    _print_decisions(everything)
+    items = _of_tool(tool, everything, file, source, read)
     _say_what_waits(items, missing, source, tool)
     _say_what_ended(items, missing)
     _refuse_others_labels(labelled_file, items)
-    if about_answers:
+    arguments = None if compare is None else {tool: [name.strip() for name in compare.split(",")]}
+    if tool == ANSWER:
         assert file is not None, "reviews of answers need the records"
+        measured = make_estimator("graded_disagreement")
         labelled = labelled_answers(file, items, measured, missing)
     else:
-        steps = labelled_steps(items, missing)
+        measured = make_estimator("primary_disagreement", judge=ToolCallJudge(arguments=arguments))
+        steps, rule = (
+            labelled_steps(items, missing),
+            ToolCalls() if arguments is None else ToolCalls(arguments=arguments),
+        )
         file = _drawn(steps, drawing, measured, drawn_file) if file is None else file
-        # First, so that a refusal leaves no file.
-        labelled = labelled_records(file, steps, compared, measured, undecided_ids(items))
+        labelled = labelled_records(file, steps, rule, measured, undecided_ids(items))
     _print_unmeasured(arrays(labelled.records, estimator_key(measured)))
     labelled_file.parent.mkdir(parents=True, exist_ok=True)
     write_part(labelled, tool, labelled_file)
-    if arguments is None and not about_answers:
+    if arguments is None and tool != ANSWER:
         _ask_which_arguments_matter(labelled)
     if fitting.alpha is None or fitting.out is None:
         again = shlex.join(["calibrate", "learn", source, "--tool", tool])
@@ -140,23 +126,66 @@ def learn_calls(
         return
     decided = sqlite_path(source) or read[0]  # a store on a server is read with records
     ledger = Ledger([decided.with_name(f"{decided.stem}.{tool}.jsonl"), labelled_file])
-    key = estimator_key(measured)
-    fitted = fit_artifact(
-        labelled_file,
+    fitted = _fitted(labelled_file, estimator_key(measured), fitting, ledger)
+    fitted.save(fitting.out)
+    following = _use(fitted, tool, fitting.out, items, {name for item in everything for name in item.gated}, drawing)
+    if fitted.threshold is None:
+        following = _ways_to_a_threshold(fitted, tool, labelled_file)
+    finish([fitting.out, labelled_file], *following)
+
+
+def _refuse_options(
+    tool: str, records: Sequence[Path], compare: str | None, drawing: Drawing | None, fitting: Fitting
+) -> None:
+    """Refuse options that exclude each other, or that miss one."""
+    if records and drawing is not None:
+        raise UsageError("--records has the samples, and --model would draw others. Give one of them.")
+    if drawing is not None and drawing.tools is None:
+        raise UsageError("--model draws with the agent's tools. Name their file: --tools tools.json")
+    if (fitting.alpha is None) != (fitting.out is None):
+        raise UsageError("a gate for a tool takes both --alpha and --out; without them the calls are only labelled.")
+    if tool == ANSWER and (compare is not None or drawing is not None):
+        raise UsageError("--compare and --model are about calls. Answers are learned from what the agent recorded.")
+
+
+def _of_tool(
+    tool: str, items: Sequence[ReviewedStep], file: RecordFile | None, source: str, read: Sequence[Path]
+) -> list[ReviewedStep]:
+    """The decisions about a tool.
+
+    Raises:
+        UsageError: People were asked about other tools only, or the agent has a tool named "answer", whose calls would
+            be mixed with its answers.
+    """
+    offered = () if file is None or file.header.plan.bindings is None else file.header.plan.bindings.tool_names
+    if tool == ANSWER and ANSWER in {*offered, *(call.name for item in items for call in item.proposed)}:
+        raise UsageError(
+            f"the agent has a tool named {ANSWER!r}, which stands for its final answers here. Give the tool another "
+            "name and collect again."
+        )
+    known = {name for item in items for name in item.gated}
+    if known and tool not in known:
+        there = f"It has: {', '.join(sorted(known))}."
+        elsewhere = f" Calls whose samples are in other records than {_listed(read)} need --records." if read else ""
+        raise UsageError(f"{source} has no call of {tool!r}. {did_you_mean(tool, known)}{there}{elsewhere}")
+    return [item for item in items if tool in item.gated]
+
+
+def _fitted(labelled: Path, key: str, fitting: Fitting, ledger: Ledger) -> CalibrationArtifact:
+    """Fit a gate on labelled records, count the fit, and print what it promises."""
+    assert fitting.alpha is not None, "without alpha nothing is fitted"
+    artifact = fit_artifact(
+        labelled,
         score=key,
         alpha=fitting.alpha,
         rule=fitting.rule or CERTIFIED,
         delta=fitting.delta,
         groups="cluster",
     )
-    fitted = counted(fitted, ledger)
-    ledger.copy_to(labelled_file)
-    print_verdict(verdict_text(fitted, found=Found(undecided="")))
-    fitted.save(fitting.out)
-    following = _use(fitted, tool, fitting.out, items, gated, drawing)
-    if fitted.threshold is None:
-        following = _ways_to_a_threshold(fitted, tool, labelled_file)
-    finish([fitting.out, labelled_file], *following)
+    artifact = counted(artifact, ledger)
+    ledger.copy_to(labelled)
+    print_verdict(verdict_text(artifact, found=Found(undecided="")))
+    return artifact
 
 
 def _use(
@@ -206,25 +235,6 @@ def _ways_to_a_threshold(fitted: CalibrationArtifact, tool: str, labelled: Path)
     return [more, f"or try another score: calibrate score {shlex.quote(str(labelled))} --score NAME"]
 
 
-def _refuse_other_tool(tool: str, known: Collection[str], source: str, read: Sequence[Path]) -> None:
-    """Refuse a tool that nobody was asked about, where people were asked about others."""
-    if known and tool not in known:
-        listed = ", ".join(sorted(known))
-        elsewhere = f" Calls whose samples are in other records than {_listed(read)} need --records." if read else ""
-        raise UsageError(f"{source} has no call of {tool!r}. {did_you_mean(tool, known)}It has: {listed}.{elsewhere}")
-
-
-def _refuse_tool_named_answer(file: RecordFile | None, items: Sequence[ReviewedStep]) -> None:
-    """Refuse a tool of the name that stands for the final answers: decisions about both would be mixed."""
-    offered = None if file is None else file.header.plan.bindings
-    called = {call.name for item in items for call in item.proposed}
-    if ANSWER in called or (offered is not None and ANSWER in offered.tool_names):
-        raise UsageError(
-            f"the agent has a tool named {ANSWER!r}, which stands for its final answers here. Give the tool another "
-            "name and collect again."
-        )
-
-
 def _listed(read: Sequence[Path]) -> str:
     return ", ".join(map(str, read))
 
@@ -243,15 +253,14 @@ def _say_what_ended(items: Sequence[ReviewedStep], missing: Missing) -> None:
     ended = sum(item.correct is None and item.action is None and not item.open for item in items)
     if not ended:
         return
-    start = f"{ended} messages ended without a decision (expired, or the user wrote again)"
-    if missing == "leave-out":
-        print_line(f"{start}. They are left out, which is valid only if they are like the decided ones.", "yellow")
-    else:
-        print_line(
-            f"{start}. They count as wrong, which keeps the promise whatever they were. --missing leave-out leaves "
-            "them out, which is valid only if they are like the decided ones.",
-            "yellow",
-        )
+    used = "They are left out"
+    if missing != "leave-out":
+        used = "They count as wrong, which keeps the promise whatever they were. --missing leave-out leaves them out"
+    print_line(
+        f"{ended} messages ended without a decision (expired, or the user wrote again). {used}, which is valid only if "
+        "they are like the decided ones.",
+        "yellow",
+    )
 
 
 def _say_what_waits(items: Sequence[ReviewedStep], missing: Missing, source: str, tool: str) -> None:

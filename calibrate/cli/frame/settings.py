@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from pydantic_core import PydanticUndefined
 from typer.models import ArgumentInfo
 
@@ -97,6 +97,20 @@ def _options(kind: type[Frozen]) -> dict[str, Parameter]:
     return {name: options[panel, name] for panel, name in ordered}
 
 
+def _listed(value: Any) -> Any:
+    """One value as a list of one; a list as `--set` takes it, ["a", "b"], is read."""
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return [value]
+    return [value] if isinstance(value, str | int) else value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+"""Texts of which one may stand alone."""
+
+
 class ImportedPlan(Frozen):
     """How imported answers were drawn, for `import --set`."""
 
@@ -115,8 +129,8 @@ class CollectSettings(Frozen):
     """How questions are asked. Every field is a name for `--set`; the common ones are flags as well (`_flag`)."""
 
     questions_format: str | None = Field(default=None, description="Format of the questions: coqa, medmcqa, hf, ...")
-    score: tuple[str, ...] = _flag(SCORES, "What will be computed; decides what is drawn.", (), "-s", "NAME")
-    scorer: tuple[str, ...] = _flag(SCORES, "A score of your own, MODULE:NAME.", (), metavar="NAME")
+    score: Texts = _flag(SCORES, "What will be computed; decides what is drawn.", (), "-s", "NAME")
+    scorer: Texts = _flag(SCORES, "A score of your own, MODULE:NAME.", (), metavar="NAME")
     calls: float | None = _flag(ASKING, "Calls for each question: 1, 1.4, 3, 11.")
     items: bool = _flag(SCORES, "Keep or hold back each item (field of JSON).", False)
     n: int = _flag(ASKING, "Samples for each question.", 10)
@@ -127,14 +141,16 @@ class CollectSettings(Frozen):
     cut_off: Literal["abstain", "measure"] = Field(
         default="abstain", description="A longer answer: abstain from it, or measure the part like an answer."
     )
-    stop: tuple[str, ...] = Field(default=(), description="Strings that end an answer.")
-    stop_token_ids: tuple[int, ...] = Field(default=(), description="Tokens that end an answer, for local models.")
+    stop: Texts = Field(default=(), description="Strings that end an answer.")
+    stop_token_ids: Annotated[tuple[int, ...], BeforeValidator(_listed)] = Field(
+        default=(), description="Tokens that end an answer, for local models."
+    )
     seed: int = Field(default=0, description="Seed of the samples, and of the split of `run`.")
     tools: Path | None = _flag(ASKING, "JSON: tools, or tools and format.", metavar="FILE")
     system: str | None = _flag(ASKING, "System message, or @FILE.")
     template: str = Field(default="{question}", description="Human message; {question} stands for the question.")
     option_template: str = Field(default="{label}) {text}", description="One line for each option.")
-    question_slots: tuple[str, ...] | None = Field(
+    question_slots: Texts | None = Field(
         default=None, description="Slots of the prompt that make another question: documents, users; a clock does not."
     )
     other_turns: Literal["refuse", "mark"] = Field(default="refuse", description=OTHER_TURNS)
@@ -146,11 +162,6 @@ class CollectSettings(Frozen):
     probe: Probing = Field(
         default="auto", description="off: no probe first, for an endpoint with few possible answers."
     )
-
-    @field_validator("score", "scorer", "stop", "stop_token_ids", "question_slots", mode="before", check_fields=False)
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return _listed(value)
 
     def bindings(self) -> Bindings | None:
         """The tools and the answer format of the file that `tools` names."""
@@ -215,18 +226,16 @@ class CollectSettings(Frozen):
 class RunSettings(CollectSettings):
     """Everything `calibrate run` needs. Paths are relative to the current directory."""
 
-    score: tuple[str, ...] = _flag(SCORES, "A score; auto: the best one.", (), "-s", "NAME")
+    score: Texts = _flag(SCORES, "A score; auto: the best one.", (), "-s", "NAME")
     questions: Path = _flag(WHAT, "Question file, .jsonl or .csv.", PydanticUndefined)
     model: str = _flag(WHAT, MODEL_HELP, PydanticUndefined, "-m", "MODEL")
     out: Path = _flag(WHAT, "Folder.", Path("calibration"), "-o")
     test_questions: Path | None = Field(default=None, description="Question file to test on; replaces test_fraction.")
     test_fraction: float = _flag(WHAT, "Share of the questions to test on.", 0.3, ge=0, lt=1)
     cap: int | None = Field(default=None, ge=1, description="With items: most items of an answer that are ever kept.")
-    field_judge: tuple[str, ...] = Field(default=(), description="With items: PATH=JUDGE, e.g. /total=numeric.")
-    key_field: tuple[str, ...] = Field(default=(), description="With items: PATH=FIELD, e.g. /items=sku.")
-    optional_field: tuple[str, ...] = Field(
-        default=(), description="With items: path of a field that an answer may leave out."
-    )
+    field_judge: Texts = Field(default=(), description="With items: PATH=JUDGE, e.g. /total=numeric.")
+    key_field: Texts = Field(default=(), description="With items: PATH=FIELD, e.g. /items=sku.")
+    optional_field: Texts = Field(default=(), description="With items: path of a field that an answer may leave out.")
     alpha: float = _flag(PROMISE, "Share of wrong answers accepted.", 0.1, "-a")
     rule: str = _flag(PROMISE, "Rule, as `fit --rule`.", "certified")
     delta: float | None = _flag(PROMISE, "Failure probability (0.1).")
@@ -238,11 +247,6 @@ class RunSettings(CollectSettings):
     without_failed: bool = _flag(PROMISE, "Fit without questions that failed.", False)
     price: float | None = Field(default=None, ge=0, description="Price of one model call; the run says its cost first.")
     splits: int = Field(default=100, ge=0, description="Random splits for the table of rules; 0 leaves it out.")
-
-    @field_validator("field_judge", "key_field", "optional_field", mode="before")
-    @classmethod
-    def _one_item_is_a_list(cls, value: Any) -> Any:
-        return _listed(value)
 
     @field_validator("score", "scorer")
     @classmethod
@@ -296,16 +300,6 @@ def _items_estimator() -> Estimator:
     """The estimator that says what items read."""
     # The cap does not matter here: it plays no part in what is drawn.
     return items_estimator(items_measure(json_spec(cap=1)))
-
-
-def _listed(value: Any) -> Any:
-    """One value as a list of one; a list as `--set` takes it, ["a", "b"], is read."""
-    if isinstance(value, str) and value.startswith("["):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return [value]
-    return [value] if isinstance(value, str | int) else value
 
 
 Settings = TypeVar("Settings", bound=Frozen)
