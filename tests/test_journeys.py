@@ -93,7 +93,7 @@ def test_logged_generations_in_a_frame(
     printed = capsys.readouterr().out
     for output in (
         "Appaloosa\nHELD BACK",
-        "\nsupported\n",
+        "\nSupported: ",
         "0.3 75 0\n",
         "half\n",
         "['graded_disagreement', 'lexical_similarity', 'num_sets']",

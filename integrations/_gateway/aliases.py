@@ -33,7 +33,7 @@ from .._openai.lru import LRU
 from .._openai.pins import Change
 from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
-from .access import may_use
+from .admission import may_use
 from .answers import GuardReply, all_or_nothing, failure, is_settled
 from .canary import Canary
 from .chat_requests import ChatRequest

@@ -7,22 +7,35 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from guardrail.errors import GuardrailError, require
+from guardrail.explain import without_quotes
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 
-from .access import authenticate, credential_of, may_use
+from .admission import (
+    InFlight,
+    Reader,
+    Result,
+    Room,
+    authenticate,
+    content_of,
+    credential_of,
+    is_json,
+    may_use,
+    read_body,
+    refuse_other_types,
+)
 from .aliases import ALIAS, Asking, ServedAlias
-from .bodies import Reader, content_of, is_json, read_body, refuse_other_types
+from .answers import GuardReply, completion, headers_of
 from .chat_requests import ChatRequest, read_request
 from .config import Config, Key, load_config
 from .dialects import CHAT, Dialect
@@ -33,9 +46,7 @@ from .litellm_api import GUARDRAIL, PATH, call_of, is_answer, prompt_of, unknown
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
-from .questions import InFlight, Result, Room
 from .responses import RESPONSES
-from .sending import STREAMED, Asked, error_response, failed
 
 orjson = require("orjson", extra="serve")
 _requests = require("starlette.requests", extra="serve")
@@ -61,6 +72,8 @@ LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
 PASSING_VALUES = 8
 """Multiple of ``max_values`` for paths that pass through: embeddings take lists of tokens, which are read fast."""
+STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Headers that tell proxies not to buffer a stream."""
 log = logging.getLogger("guardrail")
 
 
@@ -533,3 +546,68 @@ def _not_served(path: str, method: str) -> ApiError:
 
 def _no_model(name: str) -> ApiError:
     return ApiError(404, f"The model {name[:100]!r} does not exist here.", "model_not_found", "model")
+
+
+# -- Replies and errors as HTTP responses, whole or as a stream of events ----------------------------------------------
+
+
+class Asked(NamedTuple):
+    """A client's question, in the form in which its reply is sent."""
+
+    chat: ChatRequest
+    body: Mapping[str, Any]
+    dialect: Dialect
+    number: str
+    """The request's id."""
+    model: str
+
+    def response(self, result: GuardReply | ApiError) -> Any:
+        """The response with a status of its own."""
+        sent, headers = self._sent(result)
+        if isinstance(sent, ApiError):
+            return error_response(sent, self.dialect)
+        if not self.chat.stream:
+            return _responses.JSONResponse(sent, headers=headers)
+        events = _frames(self.dialect.events(sent, self.chat))
+        return _responses.Response(events, media_type="text/event-stream", headers={**headers, **STREAMED})
+
+    def frames(self, result: GuardReply | ApiError) -> bytes:
+        """The frames of a stream whose response has begun: an error is an event."""
+        sent, _ = self._sent(result)
+        if isinstance(sent, ApiError):
+            return _frames([self.dialect.error(sent)])
+        return _frames(self.dialect.events(sent, self.chat))
+
+    def _sent(self, result: GuardReply | ApiError) -> tuple[Any, dict[str, str]]:
+        """The error, or the reply with its headers, in the client's protocol. An abstention stands in the log."""
+        if isinstance(result, ApiError):
+            if result.verdict is not None and result.status < 500:  # an outage is logged once a minute
+                self._log(without_quotes(result.verdict))
+            return self.dialect.spelled(result), {}
+        whole = completion(result, self.chat, request_id=self.number, model=self.model)
+        if result.abstained:
+            self._log(whole["guardrail"]["explanation"])
+        return self.dialect.reply(whole, self.body), headers_of(whole["guardrail"], self.chat.replaced)
+
+    def _log(self, why: str) -> None:
+        log.warning("guardrail serve: %s held request %s back: %s", self.model, self.number, why)
+
+
+def _frames(listed: Iterable[Mapping[str, Any]]) -> bytes:
+    """Server-sent events. Those with a ``type`` are named by it; without one, the protocol has a last event."""
+    frames = [(event.get("type"), json.dumps(event, ensure_ascii=False)) for event in listed]
+    frames += [] if frames[-1][0] else [(None, "[DONE]")]
+    return "".join(f"event: {kind}\n" * bool(kind) + f"data: {data}\n\n" for kind, data in frames).encode()
+
+
+def error_response(error: ApiError, dialect: Dialect) -> Any:
+    """The response for an error, in the form of a protocol."""
+    status = dialect.error_status or error.status
+    return _responses.JSONResponse(dialect.error(error), status, headers=dict(error.headers))
+
+
+def failed(what: str, error: Exception) -> ApiError:
+    """The error for a fault of the gateway itself, which stands in the log."""
+    log.error("guardrail serve: %s failed with %s", what, type(error).__name__)  # its text may quote an answer
+    log.debug("guardrail serve: %s", what, exc_info=error)
+    return ApiError(500, "The gateway failed.", "internal_error", kind="server_error")

@@ -91,10 +91,11 @@ def test_a_confidence_passed_as_an_uncertainty_is_named(rule: str) -> None:
     wrong = (confidence < 0.4).astype(int)
     outcome = fit(confidence, wrong, alpha=0.1, rule=rule)
     assert isinstance(outcome, Infeasible)
-    assert why_infeasible(outcome).startswith("Wrong answers have the lower scores. If they are confidences, pass")
+    assert "wrong answers have the lower scores" in why_infeasible(outcome)
+    assert "Pass a confidence as 1 - confidence" in why_infeasible(outcome)
     noise = fit(np.arange(200) % 10, np.arange(200) % 2, alpha=0.1, rule=rule)
     assert isinstance(noise, Infeasible)
-    assert "confidences" not in why_infeasible(noise)
+    assert "confidence as" not in why_infeasible(noise)
 
 
 def test_an_infeasible_certificate_says_what_can_be_certified_and_smallest_takes_it() -> None:

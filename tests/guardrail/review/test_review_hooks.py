@@ -14,7 +14,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 
-from guardrail import AbstainedError, Guardrail, UnmeasuredError, UsageError, Verdict
+from guardrail import AbstainedError, Guardrail, PromptWrapping, UnmeasuredError, UsageError, Verdict
 from guardrail.guard.abstention import ABSTENTION, Abstention, take_path
 from guardrail.review import Candidate, CandidateRule, Decision, Item, ReviewStore, ask_reviewer, content_of, ticket
 from guardrail.sampling.effects import run
@@ -31,10 +31,12 @@ def store(tmp_path: Path) -> Iterator[ReviewStore]:
         yield opened
 
 
-def guarded(on_abstain: Any) -> Guardrail:
+def guarded(on_abstain: Any, prompt: PromptWrapping | None = None) -> Guardrail:
     """A guard over a model that disagrees with itself, so that it holds everything back."""
     model = ScriptedChat(script={QUESTION: ANSWERS})
-    return Guardrail(model=model, artifact=make_artifact(model), on_abstain=on_abstain)
+    return Guardrail(
+        model=model, artifact=make_artifact(model, prompt=prompt or PromptWrapping()), on_abstain=on_abstain
+    )
 
 
 @contextmanager
@@ -81,7 +83,7 @@ def test_what_goes_out(store: ReviewStore, decision: Decision, answer: str, is_a
 
 
 def test_the_reviewer_sees_what_was_judged_and_nothing_is_sampled_again(store: ReviewStore) -> None:
-    guard = guarded(ask_reviewer(store, wait=60, metadata={"tenant": "a"})).model_copy(update={"turns": "mark"})
+    guard = guarded(ask_reviewer(store, wait=60, metadata={"tenant": "a"}), PromptWrapping(other_turns="mark"))
     with reviewer(store, lambda _: Decision(action="approve")) as reviewed:
         reply = guard.invoke([HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(QUESTION)])
     content = reviewed[0].content
