@@ -96,6 +96,8 @@ def reviewers_reason(verdict: Verdict) -> tuple[str, str]:
         return f"{_meaning(verdict)}.", " ".join((_limit(verdict), *_remarks(verdict)))
     if by_the_gate and verdict.reason is Reason.UNMEASURED:
         return "How sure the model is could not be measured.", _unmeasured(verdict)
+    if by_the_gate and verdict.reason is Reason.PARTLY_HELD_BACK:
+        return "The model is not sure of the marked fields.", verdict.detail
     return verdict.detail, ""
 
 

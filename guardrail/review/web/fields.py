@@ -16,7 +16,8 @@ from ...judges.json_value import read_json
 from ...types import ToolCall
 from ..item import Content, Decision, ItemDecision, by_items, plain_number
 
-__all__ = ["ArgumentRow", "FieldRow", "arguments_of", "decision_by_items", "edited_calls", "purpose_of", "rows_of"]
+__all__ = ["ArgumentRow", "FieldRow", "arguments_of", "decision_by_items", "edited_calls", "named_arguments"]
+__all__ += ["purpose_of", "rows_of"]
 
 Widget = Literal["text", "number", "choice", "lines", "json"]
 ALTERNATIVES = 3
@@ -61,8 +62,8 @@ class FieldRow:
         if self.item.uncertainty is None:
             return f"not measured: {self.item.detail}"
         if not self.samples:
-            return f"{1 - self.item.uncertainty:.0%} of the samples agree"
-        return f"{round((1 - self.item.uncertainty) * self.samples)} of {self.samples} samples agree"
+            return f"the model said so in {1 - self.item.uncertainty:.0%} of its tries"
+        return f"the model said so in {round((1 - self.item.uncertainty) * self.samples)} of {self.samples} tries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,21 @@ def purpose_of(content: Content, tool: str) -> str:
     return re.split(r"(?<=[.!?])\s", text.strip(), maxsplit=1)[0][:LONGEST_PURPOSE] if isinstance(text, str) else ""
 
 
+def named_arguments(content: Content, call: ToolCall) -> dict[str, Any]:
+    """The arguments of a call by the names that its tool's schema has for people, such as "Amount (in euros)"."""
+    schema = content.schemas.get(call.name, {})
+    named = {}
+    for name, value in call.arguments.items():
+        described = _resolved(schema, _mapping(schema.get("properties")).get(name))
+        label, hint = _label(name, described), str(described.get("description") or "")
+        named[f"{label} ({hint})" if hint and len(hint) <= LINE else label] = value
+    return named if len(named) == len(call.arguments) else call.arguments
+
+
+def _label(name: str, described: Mapping[str, Any]) -> str:
+    return str(described.get("title") or name.replace("_", " "))
+
+
 def arguments_of(content: Content) -> list[tuple[ToolCall, list[ArgumentRow]]]:
     """The candidate's tool calls that an edit may change, each with its arguments and those that its tool knows."""
     calls = () if content.candidate is None else content.candidate.tool_calls
@@ -150,7 +166,7 @@ def _arguments(content: Content, place: int, call: ToolCall) -> list[ArgumentRow
             ArgumentRow(
                 field=f"argument:{place}:{i}",
                 name=name,
-                label=str(described.get("title") or name.replace("_", " ")),
+                label=_label(name, described),
                 hint=str(described.get("description") or ""),
                 optional=bool(schema) and name not in required,
                 widget=widget,
@@ -244,18 +260,44 @@ def rows_of(content: Content) -> list[FieldRow]:
     """The items of an item's candidate, in order; nothing that hints at their scores if the decision is a label."""
     samples = [] if content.blind or content.verdict is None else list(content.verdict.get("samples", ()))
     documents = [_document(text) for text in samples]
-    return [_row(i, item, documents) for i, item in enumerate(content.items)]
+    answer = _judged(content)
+    return [_row(i, item, _place(answer, item.path), documents) for i, item in enumerate(content.items)]
 
 
-def _row(number: int, item: ItemVerdict, documents: list[Any]) -> FieldRow:
+def _row(number: int, item: ItemVerdict, place: str, documents: list[Any]) -> FieldRow:
     text = "(the answer leaves this field out)" if item.absent else _shown(item.text)
     seen = Counter(_value_at(document, item.path) for document in documents)
     seen.pop(_MISSING if item.absent else _canonical(item.text), None)
     others = tuple((_shown(value), n) for value, n in seen.most_common(ALTERNATIVES))
-    label = " › ".join(map(unescaped, item.path.split("/")[1:]))
-    return FieldRow(
-        number, label or "the value", text, "" if item.absent else _shown(item.text), item, others, len(documents)
-    )
+    before = "" if item.absent else _shown(item.text)
+    return FieldRow(number, place or "the value", text, before, item, others, len(documents))
+
+
+def _place(answer: Any, path: str) -> str:
+    """A path in words; entries of a list count from 1."""
+    words = []
+    for step in path.split("/")[1:]:
+        name = unescaped(step)
+        inside = _entry(answer, name)
+        words.append(f"{int(name) + 1}" if isinstance(answer, list) and inside is not _MISSING else name)
+        answer = inside
+    return " › ".join(words)
+
+
+def _entry(document: Any, name: str) -> Any:
+    """The value under a name, or at a place of a list; `_MISSING` without one."""
+    if isinstance(document, dict):
+        return document.get(name, _MISSING)
+    if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+        return document[int(name)]
+    return _MISSING
+
+
+def _judged(content: Content) -> Any:
+    """The candidate of an item whose fields are decided."""
+    if content.candidate is not None and content.candidate.tool_calls:
+        return content.candidate.tool_calls[0].arguments
+    return _document("" if content.candidate is None else content.candidate.text)
 
 
 _MISSING, _UNREADABLE = "(left out)", "(unreadable)"
@@ -276,14 +318,8 @@ def _value_at(document: Any, path: str) -> str:
     if document == _UNREADABLE:
         return _UNREADABLE
     for step in path.split("/")[1:]:
-        name = unescaped(step)
-        if isinstance(document, dict) and name in document:
-            document = document[name]
-        elif isinstance(document, list) and name.isdecimal() and int(name) < len(document):
-            document = document[int(name)]
-        else:
-            return _MISSING
-    return json.dumps(document, ensure_ascii=False, sort_keys=True)
+        document = _entry(document, unescaped(step))
+    return _MISSING if document is _MISSING else json.dumps(document, ensure_ascii=False, sort_keys=True)
 
 
 def _canonical(text: str) -> str:

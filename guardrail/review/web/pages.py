@@ -22,7 +22,7 @@ from ..item import Candidate, Content, Decision, Item, Kind, State
 from ..monitors import Monitors, MonitorStep
 from ..store import Lease, ReviewStore
 from .choices import choices_of, choose
-from .fields import arguments_of, decision_by_items, edited_calls, purpose_of, rows_of
+from .fields import arguments_of, decision_by_items, edited_calls, named_arguments, purpose_of, rows_of
 from .site import LARGEST_FORM, PageError, Site, SiteCall, problem_of
 
 __all__ = ["LARGEST_DECISION", "Pages", "edit_of", "problem_in", "wealth_plot"]
@@ -149,6 +149,7 @@ class Pages:
             why=why,
             numbers=numbers,
             purpose=partial(purpose_of, item.content),
+            named=partial(named_arguments, item.content),
             lease=self._store.held(call.item, call.account.name),
             trail=self._store.trail(call.item) if call.account.role == "admin" else [],
             now=self._now(),

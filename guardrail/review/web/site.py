@@ -150,6 +150,7 @@ class Site:
         self._pages.filters["result"] = _result
         self._pages.filters["ago"] = ago
         self._pages.filters["broken"] = _broken
+        self._pages.filters["hidden"] = _hidden
         self._pages.filters["editable"] = _editable
         self._pages.filters["escaped"] = _escaped
 
@@ -279,6 +280,12 @@ def ago(seconds: float) -> str:
 def _broken(candidate: Candidate | None) -> bool:
     """Whether one of its characters could not be stored."""
     return candidate is not None and "\ufffd" in f"{candidate.model_dump()}"
+
+
+def _hidden(candidate: Candidate) -> bool:
+    """Whether the page names one of its characters, which would hide or turn around the text."""
+    texts = candidate.text + json.dumps([call.arguments for call in candidate.tool_calls], ensure_ascii=False)
+    return visible(texts) != texts
 
 
 def _editable(text: str) -> str:

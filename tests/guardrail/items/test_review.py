@@ -226,7 +226,8 @@ def test_the_page_decides_item_by_item(store: ReviewStore, post: Callable[..., A
     assert outcome is not None
     assert json.loads(outcome.text) == {**SURE, "total": 13.5}
     assert page.count("data-field") == 2
-    assert "2 of 4 samples agree" in page
+    assert "the model said so in 2 of 4 tries" in page
+    assert '<span class="place">tags › 1</span>' in page, "people count entries from 1"
     assert "<q>13</q> (1)" in page
 
 
@@ -272,7 +273,7 @@ def test_an_item_to_label_shows_no_support(store: ReviewStore, post: Callable[..
     items = tuple(item.held() for item in whole.items)
     store.enqueue(whole.model_copy(update={"kind": "audit", "verdict": None, "items": items}))
     page, response = post({f"item:{i}": "approve" if i else "reject" for i in range(4)})
-    assert "samples agree" not in page
+    assert "the model said so" not in page
     assert response.status_code == 303
     (item,) = store.items()
     assert item.decision is not None
@@ -282,7 +283,7 @@ def test_an_item_to_label_shows_no_support(store: ReviewStore, post: Callable[..
 def test_nothing_hints_at_the_support_of_an_item_that_is_audited(store: ReviewStore, post: Callable[..., Any]) -> None:
     guard_of(DOUBTFUL, on_verdict=audit_sample(store, rate=1.0)).invoke(Q)
     page, response = post({f"item:{i}": "approve" if i != 1 else "reject" for i in range(len(SURE))})
-    assert "samples agree" not in page
+    assert "the model said so" not in page
     assert "Why it was" not in page
     assert "Is each item right?" in page
     (item,) = store.items()

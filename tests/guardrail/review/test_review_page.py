@@ -250,6 +250,24 @@ def test_the_conversation_is_in_words(store: ReviewStore, site: Starlette) -> No
     assert "&#34;total&#34;" not in page
 
 
+@pytest.mark.parametrize(
+    ("changes", "shown", "missing"),
+    [
+        # Only what the buttons can do is explained.
+        ({"candidate": None, "allowed": ("reject", "respond")}, "Reject: the user is told", "Approve:"),
+        # A list of the candidate alone would be a second, equal button.
+        ({"alternatives": (("Virginia Woolf", 1.0),), "candidate_set": None}, "Approve:", "Send this"),
+        ({"candidate": {"text": "void \u202eonly if"}}, "stands for a character that hides or turns", "\u202e"),
+        ({}, "A decision is final.", "stands for a character"),
+    ],
+)
+def test_a_support_employee_need_not_guess(
+    store: ReviewStore, site: Starlette, changes: dict[str, Any], shown: str, missing: str
+) -> None:
+    page = claimed(site, store.enqueue(held_back(**changes)).id)[0].get("/items/" + store.items()[0].id)[1]
+    assert (shown in page, missing in page) == (True, False)
+
+
 @pytest.mark.parametrize("text", ["Virginia Woolf", "two\nlines\n", "\r\nold\rlines\r\n", " x", "NUL\0"])
 def test_an_edit_that_changes_nothing_approves(store: ReviewStore, site: Starlette, text: str) -> None:
     """As an edit it would teach that the candidate is wrong."""
@@ -389,12 +407,12 @@ def test_nothing_leans_a_label_towards_the_score(store: ReviewStore, site: Starl
     ann, offered, lease = claimed(site, item.id)
     page = ann.get(f"/items/{item.id}")[1]
     assert offered == {}
-    for hint in ("percent", "Other calls", "Other answers", "Likely answers", "Why it was", "Make this call", "1.36"):
+    for hint in ("percent", "All of the model", "Likely answers", "Why it was", "Make this call", "1.36"):
         assert hint not in page
     ann.post(f"/items/{item.id}/decide", lease=lease, choice=hashlib.sha256(b"Forster").hexdigest()[:32])
     assert store.item(item.id).decision is None, "nothing is chosen from a list that is not shown"
     ann.post(f"/items/{item.id}/decide", lease=lease, action="reject")
-    assert "of the model, with their shares" in ann.get(f"/items/{item.id}")[1]
+    assert "s, with their shares" in ann.get(f"/items/{item.id}")[1]
 
 
 def test_the_list_names_the_tool_and_its_arguments(store: ReviewStore, site: Starlette) -> None:
@@ -824,14 +842,14 @@ def test_a_label_is_blind_and_the_samples_appear_after_it(store: ReviewStore, si
     text = browser.get(f"/items/{item.id}")[1]
     assert "answer to label" in text
     assert "audit" not in text.replace("tag audit", "").replace("Audit trail", "")
-    hints = ("Why it was", "%", "percent", 'class="answers"', "of the model, with", 'data-key="1"')
+    hints = ("Why it was", "%", "percent", 'class="answers"', "with their shares", 'data-key="1"')
     for hint in (*hints, 'class="approve"', 'class="reject"'):
         assert hint not in text
     browser.post(f"/items/{item.id}/decide", lease=lease_of(text), action="reject")
     decision = decision_of(store, item.id)
     assert decision.action == "reject"
     decided = browser.get(f"/items/{item.id}")[1]
-    assert "Other answers of the model, with their shares" in decided
+    assert "All of the model&#39;s answers, with their shares" in decided
     assert "60 %" in decided
 
 
@@ -1064,13 +1082,13 @@ def test_the_page_explains_the_tool_the_shares_and_the_reason(store: ReviewStore
     item = store.enqueue(content)
     page = claimed(site, item.id)[0].get(f"/items/{item.id}")[1]
     assert '<b>refund</b> <span class="soft">Pay an order back.</span>' in page
-    assert "Other calls of the model, with their shares" in page
+    assert "All of the model&#39;s calls, with their shares" in page
     assert '<span class="percent">20 %</span>' in page
     assert "<p>The model&#39;s own answers disagree too much.</p>" in page
     numbers = page.index("discrete_semantic_entropy 1.5 &gt; 0.5")
     assert numbers > page.index("<summary>Details</summary>")
     assert "hand the question to a person" not in page
-    assert '<dt>amount</dt><dd class="pre">5</dd>' in page
+    assert '<dt>Amount (in euros)</dt><dd class="pre">5</dd>' in page, "80 of what?"
     assert 'inputmode="decimal" autocomplete="off" value="5"' in page
     assert "amount 5," in content.calls_in_words()
 
