@@ -207,7 +207,7 @@ def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None 
             rest = (*_way_to_a_threshold(artifact.outcome, needed, nouns), *rest)
     if not outcome.n_accepted:
         target = f"{percent(artifact.alpha)} wrong {nouns.many}"
-        refused = f"{target} cannot be promised on these {labels} labels{left_out} by rule {outcome.rule}"
+        refused = f"{target} cannot be promised by rule {outcome.rule} on these {labels} labels{left_out}"
         return (condition, refused, *rest)
     provisional = f" (provisional: {labels} labels{left_out})" if labels < PROVISIONAL else ""
     return (condition, _kept(artifact), f"{_answered(artifact, n)} here{provisional}", *rest)

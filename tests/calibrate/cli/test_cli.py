@@ -150,7 +150,9 @@ def test_warnings_that_only_the_report_has_are_counted(
 def test_without_a_certificate_the_labels_that_would_do_are_named(records_path: Path, tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
     shown = run("fit", records_path, "--alpha", "0.02", "--rule", "certified", "--out", artifact)
-    assert shown.startswith("answer nothing: no threshold was found 2 % wrong answers cannot be promised on these 240")
+    assert shown.startswith(
+        "answer nothing: no threshold was found 2 % wrong answers cannot be promised by rule certified on these 240"
+    )
     # One answer in 50 is wrong even where the model is most certain.
     assert "more labels would hardly help: use a better score or model, or a larger alpha; --rule acrc needs" in shown
 

@@ -59,7 +59,7 @@ def test_infeasible_says_why_and_what_next(labelled: RecordFile) -> None:
     artifact = fit_artifact(labelled, score=KEY, alpha=0.01, rule="acrc")
     assert summary(artifact)[0] == "answer nothing: no threshold was found"
     # A rule may refuse a cut whose observed errors are within the target, so "no cut keeps the errors" can be false.
-    assert summary(artifact)[1] == "1 % wrong answers cannot be promised on these 240 labels by rule acrc"
+    assert summary(artifact)[1] == "1 % wrong answers cannot be promised by rule acrc on these 240 labels"
     assert "no threshold" in dict(facts(artifact))
     assert isinstance(artifact.outcome, Infeasible)
     assert why_infeasible(artifact.outcome).endswith(next_steps(artifact)[0])  # one next step, the same in all places
