@@ -1,8 +1,8 @@
 """Metrics of selective prediction: what was accepted, how often it was wrong, and how well a score ranks errors.
 
 Conventions. Uncertainty is higher = less certain; error is 1 for wrong. Equal scores are accepted or rejected together,
-so curves and areas have one point a block of ties and do not depend on the order of the items. Where a ratio has no
-denominator (nothing accepted, no correct answer, one class only) the metric is None, never 0 and never NaN.
+so curves and areas have one point a block of ties and do not depend on the order of the items. Where there is one class
+only the AUROC is None, never 0 and never NaN.
 """
 
 from __future__ import annotations
@@ -45,30 +45,6 @@ class AurocInterval(Frozen):
         if self.high < 0.5:
             return "reversed"
         return "ranks" if self.low > 0.5 else "unclear"
-
-
-def scer(error: ArrayLike, accepted: ArrayLike) -> float | None:
-    """Selection-conditioned error rate: errors among the accepted / accepted. None when nothing was accepted.
-
-    Args:
-        error: 0 or 1, shape (n,).
-        accepted: Booleans, shape (n,), as :func:`guardrail.accepts` returns them.
-    """
-    wrong, accepted_mask = _labels(error, accepted)
-    return float(wrong[accepted_mask].mean()) if accepted_mask.any() else None
-
-
-def acceptance(accepted: ArrayLike) -> float | None:
-    """Accepted share of all questions (AR, coverage). None without questions."""
-    accepted_mask = np.asarray(accepted, dtype=np.bool_)
-    return float(accepted_mask.mean()) if accepted_mask.size else None
-
-
-def power(error: ArrayLike, accepted: ArrayLike) -> float | None:
-    """Share of the correct answers that are accepted. None when no answer is correct."""
-    wrong, accepted_mask = _labels(error, accepted)
-    right = ~wrong
-    return float(accepted_mask[right].mean()) if right.any() else None
 
 
 def auroc(uncertainty: ArrayLike, error: ArrayLike) -> float | None:
@@ -171,50 +147,28 @@ def risk_coverage_curve(uncertainty: ArrayLike, error: ArrayLike) -> RiskCoverag
     return RiskCoverage(at.threshold, at.k / at.n, at.e / at.k)
 
 
-def aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:
-    """Area under the risk-coverage curve: the mean over items of the risk at the threshold that just accepts the item.
-
-    Formula: ``1/n sum_i e(u_i) / k(u_i)``, with e and k counted up to the end of item i's block of ties. Without ties
-    this is the usual mean of prefix error rates (Geifman, Uziel & El-Yaniv, ICLR 2019). Lower is better.
-    """
-    return _aurc(counts(uncertainty, error))
-
-
-def excess_aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:
-    """AURC minus the AURC of a perfect ranking, all correct answers first (E-AURC). 0 is perfect.
-
-    The perfect ranking has the same accuracy and no ties. Where we differ: the paper (Geifman, Uziel & El-Yaniv, 2019)
-    approximates its area by ``mu + (1 - mu) ln(1 - mu)``; this is the exact sum.
-    """
-    return ranking_of(counts(uncertainty, error))[2]
-
-
 def ranking_of(at: Counts) -> tuple[float | None, float, float]:
-    """`auroc`, `aurc` and `excess_aurc` of the measured among items that are counted already.
+    """`auroc`, the area under the risk-coverage curve (AURC), and its excess over that of a perfect ranking (E-AURC).
+
+    AURC is the mean over items of the risk at the threshold that just accepts the item: ``1/n sum_i e(u_i) / k(u_i)``,
+    with e and k counted up to the end of item i's block of ties. Without ties this is the usual mean of prefix error
+    rates (Geifman, Uziel & El-Yaniv, ICLR 2019). Lower is better, and an excess of 0 is perfect. The perfect ranking
+    has the same accuracy and no ties. Where we differ: the paper approximates its area by
+    ``mu + (1 - mu) ln(1 - mu)``; this is the exact sum.
+
+    Args:
+        at: Items that are counted already; the unmeasured among them play no part.
 
     Raises:
         UsageError: Not one of them is measured.
     """
     if not at.measured:
         raise UsageError(f"none of {at.n} items could be measured, so nothing is ranked.")
-    wrong, area = np.arange(1, at.errors + 1), _aurc(at)
+    area = float((at.e / at.k) @ at.ties) / at.measured
+    wrong = np.arange(1, at.errors + 1)
     perfect = float((wrong / (at.measured - at.errors + wrong)).sum()) / at.measured
     # A perfect ranking gives 0 up to rounding, which must not show as a negative excess.
     return at.auroc, area, max(0.0, area - perfect)
-
-
-def _aurc(at: Counts) -> float:
-    return float((at.e / at.k) @ at.ties) / at.measured
-
-
-def _labels(error: ArrayLike, accepted: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    wrong, accepted_mask = np.asarray(error), np.asarray(accepted, dtype=np.bool_)
-    if wrong.shape != accepted_mask.shape:
-        raise UsageError(
-            f"error has shape {wrong.shape} and accepted has {accepted_mask.shape}. Pass one of each an item."
-        )
-    # Not a cast to bool: a label other than 0 and 1 must not count as wrong.
-    return wrong == 1, accepted_mask
 
 
 def ks_two_sample(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple[float, float]:

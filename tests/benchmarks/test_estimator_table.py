@@ -21,7 +21,8 @@ from benchmarks.estimators.scores import lacking, score, variants
 from benchmarks.estimators.sources import FILES, Source, recorded, sources
 from calibrate.data.records import RecordFile, write_records
 from calibrate.fitting import fit
-from calibrate.scoring.metrics import aurc, auroc
+from calibrate.rules.counts import counts
+from calibrate.scoring.metrics import auroc, ranking_of
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, accepts
 from guardrail.types import SamplingPlan
@@ -60,7 +61,7 @@ def test_point_estimates_are_those_of_the_metrics() -> None:
     u, error = population()
     figures = measure_figures(u, error, draw(u.size, None, resamples=50, seed=0), n_unmeasured=4)
     assert figures.auroc.value == pytest.approx(auroc(u, error))
-    assert figures.aurc.value == pytest.approx(aurc(u, error))
+    assert figures.aurc.value == pytest.approx(ranking_of(counts(u, error))[1])
     assert (figures.n, figures.n_unmeasured) == (300, 4)
     assert figures.error_rate == pytest.approx(error.mean())
     for alpha in ALPHAS:
@@ -76,7 +77,7 @@ def test_a_bootstrap_interval_is_that_of_repeated_items() -> None:
     draws = draw(u.size, None, resamples=200, seed=3)
     figures = measure_figures(u, error, draws)
     areas = [auroc(np.repeat(u, times), np.repeat(error, times)) or 0.0 for times in draws.times]
-    risks = [aurc(np.repeat(u, times), np.repeat(error, times)) for times in draws.times]
+    risks = [ranking_of(counts(np.repeat(u, times), np.repeat(error, times)))[1] for times in draws.times]
     assert (figures.auroc.low, figures.auroc.high) == pytest.approx(tuple(np.quantile(areas, [0.025, 0.975])))
     assert (figures.aurc.low, figures.aurc.high) == pytest.approx(tuple(np.quantile(risks, [0.025, 0.975])))
     assert figures.auroc.low < figures.auroc.value < figures.auroc.high

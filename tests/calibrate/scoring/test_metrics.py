@@ -9,44 +9,12 @@ import pytest
 from scipy import stats
 
 from calibrate.evaluation.planning import Binormal
-from calibrate.scoring.metrics import (
-    acceptance,
-    aurc,
-    auroc,
-    auroc_interval,
-    excess_aurc,
-    fisher_exact,
-    power,
-    risk_coverage_curve,
-    scer,
-)
+from calibrate.rules.counts import counts
+from calibrate.scoring.metrics import auroc, auroc_interval, fisher_exact, ranking_of, risk_coverage_curve
 from guardrail.errors import UsageError
-from guardrail.outcome import accepts
 
 U = [0.1, 0.4, 0.4, 0.9]
 E = [0, 1, 0, 1]
-
-
-def test_rates_among_the_accepted() -> None:
-    accepted = accepts(np.array(U), 0.4)
-    assert accepted.tolist() == [True, True, True, False]
-    assert scer(E, accepted) == pytest.approx(1 / 3)
-    assert acceptance(accepted) == 0.75
-    assert power(E, accepted) == 1.0
-    assert power(E, [False, True, True, True]) == 0.5
-
-
-def test_ratios_without_a_denominator_are_none() -> None:
-    assert scer(E, [False] * 4) is None
-    assert power([1, 1], [True, False]) is None
-    assert acceptance([]) is None
-    assert auroc([1.0, 2.0], [0, 0]) is None
-    assert acceptance([False] * 4) == 0.0
-
-
-def test_shapes_must_agree() -> None:
-    with pytest.raises(UsageError, match="one of each"):
-        scer(E, [True])
 
 
 def test_auroc() -> None:
@@ -54,6 +22,7 @@ def test_auroc() -> None:
     assert auroc(U, E) == pytest.approx(3.5 / 4)
     assert auroc([-u for u in U], E) == pytest.approx(0.5 / 4)
     assert auroc([1.0] * 4, E) == 0.5
+    assert auroc([1.0, 2.0], [0, 0]) is None  # one class only
 
 
 def test_auroc_of_untied_scores_counts_pairs() -> None:
@@ -70,25 +39,26 @@ def test_curve_has_one_point_a_score() -> None:
     assert curve.risk.tolist() == pytest.approx([0.0, 1 / 3, 0.5])
 
 
-def test_aurc() -> None:
-    # One item at 0, two at 1/3, one at 1/2: (0 + 2/3 + 1/2)/4 = 7/24. Perfect: 0, 0, 1/3, 1/2 -> 5/24.
-    assert aurc(U, E) == pytest.approx(7 / 24)
-    assert excess_aurc(U, E) == pytest.approx(2 / 24)
-
-
-def test_aurc_extremes() -> None:
-    assert aurc([1.0, 2.0, 3.0], [0, 0, 0]) == excess_aurc([1.0, 2.0, 3.0], [0, 0, 0]) == 0.0
-    assert aurc([1.0, 2.0], [1, 1]) == 1.0
-    assert excess_aurc([1.0, 2.0], [1, 1]) == 0.0
-    assert aurc([1.0] * 4, E) == 0.5  # a constant score has the base error everywhere
-    assert excess_aurc([1.0, 2.0, 3.0, 4.0], [0, 0, 1, 1]) == 0.0
+@pytest.mark.parametrize(
+    ("u", "e", "area", "excess"),
+    [
+        # One item at 0, two at 1/3, one at 1/2: (0 + 2/3 + 1/2)/4 = 7/24. Perfect: 0, 0, 1/3, 1/2 -> 5/24.
+        (U, E, 7 / 24, 2 / 24),
+        ([1.0, 2.0, 3.0], [0, 0, 0], 0, 0),
+        ([1.0, 2.0], [1, 1], 1, 0),
+        ([1.0] * 4, E, 0.5, 0.5 - 5 / 24),  # a constant score has the base error everywhere
+        ([1.0, 2.0, 3.0, 4.0], [0, 0, 1, 1], 5 / 24, 0),
+    ],
+)
+def test_areas(u: list[float], e: list[int], area: float, excess: float) -> None:
+    """A wrong area would rank one score above another in the tables of `calibrate evaluate`."""
+    assert ranking_of(counts(u, e))[1:] == pytest.approx((area, excess))
 
 
 def test_the_perfect_area_is_near_its_approximation() -> None:
     # mu + (1 - mu) ln(1 - mu) for mu = .2: .2 - .8 * .22314 = .02149.
     u = np.arange(5000.0)
-    e = (u >= 4000).astype(int)
-    assert aurc(u, e) == pytest.approx(0.2 + 0.8 * math.log(0.8), abs=2e-4)
+    assert ranking_of(counts(u, u >= 4000))[1] == pytest.approx(0.2 + 0.8 * math.log(0.8), abs=2e-4)
 
 
 def test_fishers_exact_test_is_that_of_scipy() -> None:
