@@ -20,7 +20,6 @@ from guardrail.plain_json import canonical_json
 from guardrail.specs import JudgeSpec
 
 __all__ = [
-    "FROM_JUDGE",
     "assignment",
     "cut",
     "estimator_flags",
@@ -31,7 +30,7 @@ __all__ = [
     "written",
 ]
 
-FROM_JUDGE = re.compile(r"\s*from_judge\((?!\s*judge\s*=)(?P<judge>.*)\)\s*", flags=re.DOTALL)
+_FROM_JUDGE = re.compile(r"\s*from_judge\((?!\s*judge\s*=)(?P<judge>.*)\)\s*", flags=re.DOTALL)
 """A judge as a similarity, in short: from_judge(exact). The long form is from_judge(judge={"name": "exact", ...})."""
 _NAMED = re.compile(r"(?P<name>[\w.-]+)(?:\((?P<params>.*)\))?", flags=re.DOTALL)
 _BARE = re.compile(r"[^\s\"(){}\[\],]+(?: +[^\s\"(){}\[\],]+)*")
@@ -77,6 +76,9 @@ def parse_name(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         UsageError: The text has another form.
     """
+    if (short := _FROM_JUDGE.fullmatch(text)) is not None:
+        judge, own = parse_name(short["judge"])
+        return "from_judge", {"judge": {"name": judge, "params": own}}
     match = _NAMED.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"cannot read {text!r}. Write a name, or a name with parameters: text(threshold=0.6).")

@@ -24,7 +24,7 @@ from guardrail.uncertainty.scorer import load_scorer
 from ..data.progress import bar
 from ..data.records import RecordHeader, RecordReader
 from ..ray_engine import PART_MIB, score_on_ray
-from ..scoring.names import named_entailment, named_similarity, stored_key
+from ..scoring.names import make_named, stored_key
 from ..scoring.scores import (
     ScoreSummary,
     lacking,
@@ -203,8 +203,8 @@ class _Choice:
         """The estimators."""
         comparing: dict[str, Any] = {
             "judge": _judge(self.judge) or default_judge(plan.bindings),
-            "similarity": None if self.similarity is None else named_similarity(self.similarity),
-            "entailment": None if self.entailment is None else named_entailment(self.entailment),
+            "similarity": None if self.similarity is None else make_named("similarity", self.similarity),
+            "entailment": None if self.entailment is None else make_named("entailment", self.entailment),
         }
         scorers: list[Scorer] = [load_scorer(text) for text in self.scorers]
         named = [parse_estimator(name, **comparing, scorers=scorers) for name in self.names]

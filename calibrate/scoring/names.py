@@ -1,10 +1,10 @@
-"""Estimators and judges as a user writes them, and the keys that record files store scores by."""
+"""Scores and judges as a user writes them, and the keys that record files store scores by."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from guardrail.errors import UsageError
@@ -13,7 +13,6 @@ from guardrail.judges import (
     Judge,
     JudgeSpec,
     Similarity,
-    from_judge,
     list_judges,
     list_similarities,
     make_entailment,
@@ -22,18 +21,18 @@ from guardrail.judges import (
 )
 from guardrail.judges.registry import JUDGES, SIMILARITIES
 from guardrail.sampling.follow_ups import SCORE
+from guardrail.specs import Clustering, EstimatorSpec
 from guardrail.types import Bindings
-from guardrail.uncertainty import Estimator, EstimatorSpec, Scorer, list_estimators, make_estimator
+from guardrail.uncertainty import Estimator, Scorer, make_estimator
 from guardrail.uncertainty.combine import COMBINATIONS, Parts
 
 from ..data.formats.field_map import IMPORTED
-from ..spec_syntax import FROM_JUDGE, cut, parse_name, written
+from ..spec_syntax import cut, parse_name, written
 
-__all__ = ["estimator_key", "named_entailment", "named_similarity", "parse_estimator", "stored_key"]
+__all__ = ["estimator_key", "make_named", "parse_estimator", "stored_key"]
 
 Role = Literal["judge", "similarity", "entailment"]
-_CLUSTERINGS = ("components", "greedy")
-_EXPRESSION = re.compile(rf"\s*({'|'.join(COMBINATIONS)})\s*\((.*)\)\s*", flags=re.DOTALL)
+_COMBINATION = re.compile(rf"\s*({'|'.join(COMBINATIONS)})\s*\((.*)\)\s*", flags=re.DOTALL)
 _SETTING = re.compile(r"\s*([a-z]\w*)\s*=\s*([^\s=]+)\s*")
 _FORMS = "Write then(CHEAP, DEAR, w=0.2, m=2), ties(FIRST, SECOND, r=0.001) or rank_mean(A, B, ...)"
 
@@ -88,26 +87,24 @@ def parse_estimator(
     Raises:
         UsageError: Unknown estimator, judge, clustering or similarity.
     """
-    if (expression := _expression(text)) is not None:
-        parts = [
-            parse_estimator(part, judge=judge, similarity=similarity, entailment=entailment, scorers=scorers)
-            for part in expression.parts
-        ]
-        try:
-            return COMBINATIONS[expression.name].make(*parts, **expression.settings)
-        except TypeError as error:  # a wrong number of scores, or a setting that it does not have
-            raise UsageError(f"cannot read {text!r}. {_FORMS}.") from error
     for each in scorers:
         if text.strip() == each.follow_up:
             return each.estimator
     spelled = _read(text)
-    defaults: dict[Role, Any] = {"judge": judge, "similarity": similarity, "entailment": entailment}
-    chosen: dict[str, Any] = {
-        role: _MAKERS[role](part, spelled.name) if part else defaults[role] for role, part in spelled.parts.items()
-    }
-    return make_estimator(
-        spelled.name, clustering="greedy" if spelled.clustering == "greedy" else "components", **chosen
-    )
+    given: dict[Role, Any] = {"judge": judge, "similarity": similarity, "entailment": entailment}
+    if not spelled.parts:
+        chosen = {
+            role: make_named(role, own, spelled.name) if own else given[role] for role, own in spelled.roles.items()
+        }
+        return make_estimator(spelled.name, clustering=spelled.clustering or "components", **chosen)
+    parts = [
+        parse_estimator(part, judge=judge, similarity=similarity, entailment=entailment, scorers=scorers)
+        for part in spelled.parts
+    ]
+    try:
+        return COMBINATIONS[spelled.name].make(*parts, **spelled.settings)
+    except TypeError as error:  # a wrong number of scores, or a setting that it does not have
+        raise UsageError(f"cannot read {text!r}. {_FORMS}.") from error
 
 
 def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings | None = None) -> str:
@@ -132,165 +129,73 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
     if IMPORTED + text in known:
         return IMPORTED + text
     try:
-        spelled = _expression(text) or _read(text)
+        _read(text)
     except UsageError:
         return text
-    matches = {key: _match(spelled, spec, bindings) for key, spec in known.items()}
-    fits = [key for key, usual in matches.items() if usual is not None]
-    usual = [key for key in fits if matches[key]]
-    if len(usual) == 1 or len(fits) == 1:
-        return (usual if len(usual) == 1 else fits)[0]
+    fits = {key: is_usual for key, spec in known.items() if (is_usual := _match(text, spec, bindings)) is not None}
+    for choice in ([key for key in fits if fits[key]], list(fits)):
+        if len(choice) == 1:
+            return choice[0]
     if not fits:
         return text
     raise UsageError(f"{text!r} may be any of: {'; '.join(sorted(fits))}. Write one of them in quotes.")
 
 
-def named_similarity(text: str, estimator: str = "NAME") -> Similarity:
-    """A similarity as a user writes it: "rouge_l", "nli(model=./weights)", "from_judge(text(threshold=0.7))".
+def make_named(role: Role, text: str, estimator: str = "NAME") -> Any:
+    """The judge, similarity or entailment model that a text names: "text(threshold=0.7)", "from_judge(exact)".
+
+    Args:
+        role: The one of the three that is meant.
+        text: What the user wrote.
+        estimator: The score that takes it, for messages.
 
     Raises:
-        UsageError: An unknown similarity, or a judge in its place.
-    """
-    inner = FROM_JUDGE.fullmatch(text)
-    if inner is not None:
-        if parse_name(inner["judge"])[0] == "chat":
-            raise UsageError(
-                f"{text!r}: a chat model cannot be named here. In Python: make({estimator!r}, "
-                "similarity=from_judge(ChatJudge(model)))."
-            )
-        return from_judge(_named_judge(inner["judge"], estimator))
-    name, params = parse_name(text)
-    if name in JUDGES or (name in list_judges() and name not in list_similarities()):
-        raise UsageError(
-            f"{name} is a judge, and {estimator} takes a similarity there. Write from_judge({text}), or name one of: "
-            f"{', '.join(list_similarities())}."
-        )
-    return make_similarity(name, **params)
-
-
-def named_entailment(text: str, estimator: str = "NAME") -> Entailment:
-    """An entailment model as a user writes it: "nli(model=./weights)".
-
-    Raises:
-        UsageError: An unknown model.
+        UsageError: An unknown name or parameter, a judge in place of a similarity or the reverse, or a chat model.
     """
     name, params = parse_name(text)
-    return make_entailment(name, **params)
-
-
-def _named_judge(text: str, estimator: str) -> Judge:
-    name, params = parse_name(text)
-    if name == "chat":
-        raise UsageError(
-            f"the judge chat is a model, which is given apart: calibrate score RECORDS --score {estimator} --judge "
-            "'chat(model=PROVIDER:MODEL)'"
-        )
-    if name not in JUDGES and name not in list_judges() and name in list_similarities():
-        both = estimator in list_estimators() and make_estimator(estimator).similarity is not None
+    if role == "judge" and name not in JUDGES and name not in list_judges() and name in list_similarities():
+        both = make_estimator(estimator).similarity is not None
         raise UsageError(
             f"{name} is a similarity, and {estimator} takes a judge there: {', '.join(list_judges())}."
             + (f" Leave the judge empty for its default: {estimator}::{text}" if both else "")
         )
-    return make_judge(name, **params)
-
-
-_MAKERS: dict[Role, Callable[[str, str], Any]] = {
-    "judge": _named_judge,
-    "similarity": named_similarity,
-    "entailment": named_entailment,
-}
+    if role == "similarity" and name not in list_similarities() and name in list_judges():
+        raise UsageError(
+            f"{name} is a judge, and {estimator} takes a similarity there. Write from_judge({text}), or name one of: "
+            f"{', '.join(list_similarities())}."
+        )
+    make = {"judge": make_judge, "similarity": make_similarity, "entailment": make_entailment}[role]
+    return make(name, **params)
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _Spelling:
     """A text in its parts.
 
     Attributes:
-        name: Of the estimator.
-        parts: What it compares answers with, by role, for every role it has; "" where the text is silent.
-        clustering: "" where the text is silent.
+        name: Of the score.
+        roles: What it compares answers with, for every role it has; "" where the text is silent.
+        clustering: None where the text is silent.
+        parts: Of a combination, its scores as written; empty for a plain score.
+        settings: Of a combination, its numbers, if written.
     """
 
     name: str
-    parts: dict[Role, str]
-    clustering: str
+    roles: dict[Role, str] = field(default_factory=dict)
+    clustering: Clustering | None = None
+    parts: tuple[str, ...] = ()
+    settings: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Expression:
-    """A combination in its parts.
-
-    Attributes:
-        name: Of the combination.
-        parts: Its scores, as written.
-        settings: Its numbers, if written.
-    """
-
-    name: str
-    parts: tuple[str, ...]
-    settings: dict[str, float]
-
-
-def _match(spelled: _Written | _Expression, spec: EstimatorSpec, bindings: Bindings | None) -> bool | None:
-    """Whether a spec is what a text means, and has the default wherever the text is silent.
-
-    Returns:
-        None if something in the text is not true of the spec; otherwise whether the rest of the spec is the default.
-    """
-    if isinstance(spelled, _Expression):
-        return _match_expression(spelled, spec, bindings)
-    named = {role: part for role, part in spelled.parts.items() if part}
-    if spec.name != spelled.name or spelled.clustering not in ("", spec.clustering):
-        return None
-    if not all(_is(role, part, getattr(spec, role)) for role, part in named.items()):
-        return None
-    default = make_estimator(spelled.name, bindings=bindings).spec
-    same = all(getattr(spec, role) == getattr(default, role) for role in spelled.parts.keys() - named.keys())
-    return same and (spelled.clustering != "" or spec.clustering == default.clustering)
-
-
-def _match_expression(spelled: _Expression, spec: EstimatorSpec, bindings: Bindings | None) -> bool | None:
-    stored = Parts.from_stored(spec.params) if spec.name == spelled.name else None
-    if stored is None or len(stored.parts) != len(spelled.parts):
-        return None
-    parts = [_match_part(text, part, bindings) for text, part in zip(spelled.parts, stored.parts, strict=True)]
-    if None in parts or any(stored.settings.get(name) != value for name, value in spelled.settings.items()):
-        return None
-    usual = parse_estimator(f"{spelled.name}(sequence_nll, primary_disagreement)").params["settings"]
-    return all(parts) and {**usual, **spelled.settings} == stored.settings
-
-
-def _match_part(text: str, spec: EstimatorSpec, bindings: Bindings | None) -> bool | None:
-    if text.strip().startswith(SCORE):
-        return text.strip() == spec.name or None
-    return _match(_read(text), spec, bindings)
-
-
-def _expression(text: str) -> _Expression | None:
-    """A text as a combination; None for a plain score.
+def _read(text: str) -> _Spelling:
+    """A text in its parts.
 
     Raises:
-        UsageError: It begins like a combination and cannot be read.
+        UsageError: It cannot be read, or names an unknown score.
     """
-    match = _EXPRESSION.fullmatch(text)
-    if match is None:
-        return None
-    parts, settings = list[str](), dict[str, float]()
-    for piece in cut(match[2], ","):
-        setting = _SETTING.fullmatch(piece)
-        try:
-            if setting is None:
-                parts.append(piece.strip())
-            else:
-                settings[setting[1]] = float(setting[2])
-        except ValueError:
-            raise UsageError(f"cannot read {piece.strip()!r} in {text!r}: it is not a number. {_FORMS}.") from None
-    if not all(parts):
-        raise UsageError(f"cannot read {text!r}: a score is missing. {_FORMS}.")
-    return _Expression(match[1], tuple(parts), settings)
-
-
-def _read(text: str) -> _Written:
+    combination = _COMBINATION.fullmatch(text)
+    if combination is not None:
+        return _read_combination(text, *combination.groups())
     name, *rest = (part.strip() for part in cut(text.strip(), ":"))
     if name == "imported":
         raise UsageError(f"{text!r} came with an imported file and cannot be computed. Name another score.")
@@ -301,33 +206,81 @@ def _read(text: str) -> _Written:
         "entailment": estimator.needs.entailment,
     }
     roles = [role for role, there in has.items() if there]
-    clustering = rest.pop() if rest and rest[-1] in _CLUSTERINGS else ""
-    if clustering and not has["judge"]:
-        raise UsageError(f"{name} groups no answers and knows no clustering; leave {clustering!r} out")
+    clustering: Clustering | None = None
+    if rest and rest[-1] in ("components", "greedy"):
+        clustering = "greedy" if rest.pop() == "greedy" else "components"
+        if not has["judge"]:
+            raise UsageError(f"{name} groups no answers and knows no clustering; leave {clustering!r} out")
     if len(rest) > len(roles):
         form = ":".join([name, *(role.upper() for role in roles)])
         also = ", with :greedy behind it where you want that clustering" if has["judge"] else ""
         raise UsageError(f"cannot read {text!r}. Write {form}{also}.")
     rest += [""] * (len(roles) - len(rest))
-    return _Written(name, dict(zip(roles, rest, strict=True)), clustering)
+    return _Spelling(name, dict(zip(roles, rest, strict=True)), clustering)
+
+
+def _read_combination(text: str, name: str, inner: str) -> _Spelling:
+    parts, settings = list[str](), dict[str, float]()
+    for piece in cut(inner, ","):
+        setting = _SETTING.fullmatch(piece)
+        try:
+            if setting is None:
+                parts.append(piece.strip())
+            else:
+                settings[setting[1]] = float(setting[2])
+        except ValueError:
+            raise UsageError(f"cannot read {piece.strip()!r} in {text!r}: it is not a number. {_FORMS}.") from None
+    if not all(parts):
+        raise UsageError(f"cannot read {text!r}: a score is missing. {_FORMS}.")
+    return _Spelling(name, parts=tuple(parts), settings=settings)
+
+
+def _match(text: str, spec: EstimatorSpec, bindings: Bindings | None) -> bool | None:
+    """Whether a spec is what a text means, and has the default wherever the text is silent.
+
+    Returns:
+        None if something in the text is not true of the spec; otherwise whether the rest of the spec is the default.
+    """
+    if text.strip().startswith(SCORE):
+        return text.strip() == spec.name or None
+    spelled = _read(text)
+    if spec.name != spelled.name:
+        return None
+    if spelled.parts:
+        stored = Parts.from_stored(spec.params)
+        if len(stored.parts) != len(spelled.parts):
+            return None
+        usual = parse_estimator(f"{spelled.name}(sequence_nll, primary_disagreement)").params["settings"]
+        parts = [_match(own, part, bindings) for own, part in zip(spelled.parts, stored.parts, strict=True)]
+        if None in parts or any(stored.settings.get(name) != value for name, value in spelled.settings.items()):
+            return None
+        return all(parts) and {**usual, **spelled.settings} == stored.settings
+    if spelled.clustering not in (None, spec.clustering):
+        return None
+    if not all(_is(role, own, getattr(spec, role)) for role, own in spelled.roles.items() if own):
+        return None
+    default = make_estimator(spelled.name, bindings=bindings).spec
+    silent = [role for role, own in spelled.roles.items() if not own]
+    same = all(getattr(spec, role) == getattr(default, role) for role in silent)
+    return same and (spelled.clustering is not None or spec.clustering == default.clustering)
 
 
 def _is(role: Role, text: str, spec: JudgeSpec | None) -> bool:
     """Whether a text names what a spec describes. A model is not loaded: the text must be true of the spec."""
-    if spec is None:
-        return False
-    inner = FROM_JUDGE.fullmatch(text) if role == "similarity" else None
-    if inner is not None:
-        judge = spec.params.get("judge") if spec.name == "from_judge" else None
-        return judge is not None and _is("judge", inner["judge"], JudgeSpec.model_validate(judge))
-    name, params = parse_name(text)
+    return spec is not None and _describes(role, *parse_name(text), spec)
+
+
+def _describes(role: Role, name: str, params: dict[str, Any], spec: JudgeSpec) -> bool:
     if name != spec.name:
         return False
+    if name == "from_judge":
+        inner, stored = params.get("judge"), JudgeSpec.model_validate(spec.params["judge"])
+        return isinstance(inner, dict) and _describes("judge", str(inner.get("name")), inner.get("params", {}), stored)
     if name == "chat":
         return _is_chat(str(params.pop("model", "")), spec) and _all_true(params, spec)
     if role == "judge" and name in JUDGES:
         return make_judge(name, **params).spec == spec
-    if role == "similarity" and name != "from_judge" and name in SIMILARITIES:
+    if role == "similarity" and name in SIMILARITIES:
         return make_similarity(name, **params).spec == spec
     return _all_true(params, spec)
 

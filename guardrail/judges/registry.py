@@ -16,7 +16,6 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from ..errors import MissingDependencyError, UsageError, load_entry_point
-from ..specs import JudgeSpec
 from ..types import Bindings
 from .base import Entailment, Judge
 from .dates import DateJudge
@@ -42,8 +41,7 @@ JUDGES: dict[str, Callable[..., Judge]] = {
 
 
 def _from_judge(judge: dict[str, Any]) -> JudgeSimilarity:
-    stored = JudgeSpec.model_validate(judge)
-    return JudgeSimilarity(make_judge(stored.name, **stored.params))
+    return JudgeSimilarity(make_judge(judge["name"], **judge["params"]))
 
 
 SIMILARITIES: dict[str, Callable[..., Similarity]] = {
@@ -115,13 +113,18 @@ def _make(kind: Kind, name: str, params: Mapping[str, Any]) -> Any:
     factory = built_in.get(name)
     if factory is None:
         offered = next(iter(entry_points(group=group, name=name)), None)
+        if offered is None and name == "chat":
+            raise UsageError(
+                "a chat model cannot be named here. Give it apart: --judge 'chat(model=PROVIDER:MODEL)', or in Python "
+                "judge=ChatJudge(model) or similarity=from_judge(ChatJudge(model))."
+            )
         if offered is None:
             choice = ", ".join(_names(kind)) or "none is installed"
             raise UsageError(f"no {kind} named {name!r}; choose one of: {choice}")
         factory = _loaded(offered, kind)
     try:
         return factory(**params)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, KeyError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"{kind} {name!r} does not take the parameters {dict(params)}: {error}") from error
