@@ -105,7 +105,7 @@ def p_true(model: BaseChatModel, *, timeout: float = 30.0) -> Scorer:
         candidate = SampleSet(question=question, primary=Sample(text=answer))
         (reply,) = await sampler.adraw(P_TRUE.ask(messages, candidate))
         if reply.problem is not None:
-            return Missing(reply.problem, reply.problem_detail)
+            raise Missing(reply.problem, reply.problem_detail)
         return None if reply.options is None else reply.options.probabilities[reply.options.labels.index(TRUE_LABEL)]
 
     return rate

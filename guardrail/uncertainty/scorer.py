@@ -12,7 +12,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -22,7 +22,7 @@ from importlib.metadata import entry_points
 from inspect import Parameter, iscoroutinefunction, signature
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
 
@@ -43,7 +43,6 @@ from .training import Training
 __all__ = ["Scorer", "load_scorer", "scorer"]
 
 Direction = Literal["certain", "uncertain"]
-Result = TypeVar("Result")
 
 READS = ("question", "answer", "messages", "slots", "tool_calls", "logprobs", "samples")
 """Parameter names of a scorer. The last two have to be drawn; the others cost nothing."""
@@ -164,68 +163,56 @@ class Scorer:
             prompt: The wrapping of the prompt, which says what its question and its slots are.
         """
         started = time.perf_counter()
-        number = yield from self._rated(messages, drawn, prompt)
+        found: dict[str, Any]
+        try:
+            number = yield from self._rated(messages, drawn, prompt)
+            found = {"primary": Sample(text=repr(number))}
+        except Missing as missing:
+            found = {"primary": None, "problem": missing.reason, "problem_detail": missing.detail}
         cost = Cost(calls=self.calls, seconds=time.perf_counter() - started)
-        if isinstance(number, Missing):
-            return SampleSet(
-                question=self.digest, primary=None, cost=cost, problem=number.reason, problem_detail=number.detail
-            )
-        return SampleSet(question=self.digest, primary=Sample(text=repr(number)), cost=cost)
+        return SampleSet(question=self.digest, cost=cost, **found)
 
-    def _rated(
-        self, messages: Sequence[BaseMessage], drawn: SampleSet, prompt: PromptWrapping | None
-    ) -> Steps[float | Missing]:
+    def _rated(self, messages: Sequence[BaseMessage], drawn: SampleSet, prompt: PromptWrapping | None) -> Steps[float]:
+        """The number that the function gives; raises `Missing` if there is none."""
         try:
             arguments = _arguments(self.reads, messages, drawn, prompt)
         except GuardrailError as error:  # a slot's text that fits the template in two ways
-            return Missing(Unmeasured.UNREADABLE, str(error))
-        if isinstance(arguments, Missing):
-            return arguments
-        call = partial(self.function, **arguments)
-        if not self.is_async and (busy := (yield from self._turn())) is not None:
-            return busy
+            raise Missing(Unmeasured.UNREADABLE, str(error)) from error
+        if not self.is_async:
+            yield from self._turn()
+        call = partial(self._within_time, partial(self.function, **arguments))
         try:
             with ExitStack() as slots:
                 yield take_slot(slots)
-                value = yield Effect(partial(self._run, call), partial(self._arun, call))
-        except _TooSlowError:
-            return Missing(Unmeasured.JUDGE_FAILED, f"no score within {self.timeout:g} s")
-        except Missing as missing:
-            return missing
+                # One loop for all sync code: clients keep connections, which belong to the loop that opened them.
+                value = yield Effect(lambda: scorer_loop.run(call()), call)
+        except Missing:  # too slow, or of a ready-made scorer, which knows the reason
+            raise
         except Exception as error:  # the user's code may raise anything; without a number the answer is held back
             # An outage says nothing about the question and must not be remembered like an abstention; everything else
             # may depend on the answer, and nothing scores it again.
-            reason = transport_cause(error) or Unmeasured.JUDGE_FAILED
-            return Missing(reason, describe_error(error))
+            raise Missing(transport_cause(error) or Unmeasured.JUDGE_FAILED, describe_error(error)) from error
         return _number(value, self.unit)
 
-    def _run(self, call: Callable[[], Any]) -> Any:
-        if self.is_async:
-            # One loop for all of them: clients keep connections, which belong to the loop that opened them.
-            return scorer_loop.run(_within(call, self.timeout))
-        thread = _in_thread(call, self._threads)
+    async def _within_time(self, call: Callable[[], Any]) -> Any:
+        """The result of the function; a sync one runs in a thread, which a time-out leaves behind."""
+        thread = None if self.is_async else self._threads.start(call)
         try:
-            return _finished(thread, self.timeout)
-        except _TooSlowError:
-            self._threads.leave(thread)
-            raise
-
-    async def _arun(self, call: Callable[[], Any]) -> Any:
-        if self.is_async:
-            return await _within(call, self.timeout)
-        thread = _in_thread(call, self._threads)
-        try:
-            return await _within(lambda: asyncio.wrap_future(thread), self.timeout)
-        except _TooSlowError:
-            self._threads.leave(thread)
-            raise
+            async with asyncio.timeout(self.timeout) as scope:
+                return await (call() if thread is None else asyncio.wrap_future(thread))
+        except TimeoutError:
+            if not scope.expired():  # of the function's own client: a failure of the transport
+                raise
+            if thread is not None:
+                self._threads.leave(thread)
+            raise Missing(Unmeasured.JUDGE_FAILED, f"no score within {self.timeout:g} s") from None
 
     @cached_property
     def _threads(self) -> _Threads:
         return _Threads()
 
-    def _turn(self) -> Steps[Missing | None]:
-        """Wait until a call may start, while calls that were too slow still run; the reason if none may.
+    def _turn(self) -> Steps[None]:
+        """Wait until a call may start, while calls that were too slow still run; raises `Missing` if none may.
 
         A thread cannot be stopped: without this a scorer that hangs would leave one behind for every question.
         """
@@ -233,15 +220,14 @@ class Scorer:
         most = limits[0].n if limits else DEFAULT_CONCURRENCY
         deadline = time.monotonic() + self.timeout
         while not self._threads.may_start(most):
-            if self._threads.left >= most or time.monotonic() > deadline:
+            if self._threads.late >= most or time.monotonic() > deadline:
                 # No reason to do with the question, so it is not remembered like an abstention.
-                return Missing(
+                raise Missing(
                     Unmeasured.MODEL_FAILED,
-                    f"{self._threads.left} calls of {self.name} took longer than {self.timeout:g} s and still run, so "
+                    f"{self._threads.late} calls of {self.name} took longer than {self.timeout:g} s and still run, so "
                     "no further one is made before they end",
                 )
             yield Effect(partial(time.sleep, 0.01), partial(asyncio.sleep, 0.01))
-        return None
 
     def _formula(self, evidence: Evidence) -> float:
         follow_up = self.estimator.needs.follow_up
@@ -327,10 +313,6 @@ def load_scorer(text: str) -> Scorer:
     return loaded
 
 
-class _TooSlowError(Exception):
-    """The function took longer than the timeout."""
-
-
 def _compared(spec: EstimatorSpec) -> dict[str, Any]:
     """The parts of a spec that a guard compares."""
     content = spec.model_dump(mode="json", include={"name", "version", "unit", "params"})
@@ -360,12 +342,12 @@ def _not_asked(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[Bas
 
 def _arguments(
     reads: Sequence[str], messages: Sequence[BaseMessage], drawn: SampleSet, prompt: PromptWrapping | None
-) -> dict[str, Any] | Missing:
-    """The arguments that a scorer reads, or the reason why one of them is missing."""
+) -> dict[str, Any]:
+    """The arguments that a scorer reads; raises `Missing` if one of them is missing."""
     assert drawn.primary is not None  # only sets with an answer are rated
     primary = drawn.primary.judged_part
     if "logprobs" in reads and primary.logprobs is None:
-        return Missing(Unmeasured.NO_LOGPROBS, "the answer has no token log-probabilities")
+        raise Missing(Unmeasured.NO_LOGPROBS, "the answer has no token log-probabilities")
     # Copies of all that could be changed: the scorer must not change the answer that goes out.
     values: dict[str, Callable[[], Any]] = {
         "question": lambda: drawn.question if prompt is None else prompt.question_of(messages),
@@ -379,99 +361,69 @@ def _arguments(
     return {name: values[name]() for name in reads}
 
 
-def _number(value: Any, unit: Unit) -> float | Missing:
-    """The score as a float, or the reason why it is not one."""
-    if isinstance(value, Missing):  # of a ready-made scorer, which knows the reason
-        return value
+def _number(value: Any, unit: Unit) -> float:
+    """The score as a float; raises `Missing` if it is not one."""
     if value is None:
-        return Missing(Unmeasured.JUDGE_FAILED, "the scorer gave no score (None)")
+        raise Missing(Unmeasured.JUDGE_FAILED, "the scorer gave no score (None)")
     # True is 1 to Python; a scorer that returns it has forgotten its number.
     if isinstance(value, bool) or not isinstance(value, Real):
-        return Missing(Unmeasured.JUDGE_FAILED, f"the scorer returned a {type(value).__name__}, not a number")
+        raise Missing(Unmeasured.JUDGE_FAILED, f"the scorer returned a {type(value).__name__}, not a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        return Missing(Unmeasured.NOT_FINITE, f"the scorer returned {number}")
+        raise Missing(Unmeasured.NOT_FINITE, f"the scorer returned {number}")
     if unit == "probability" and not 0 <= number <= 1:
-        return Missing(
+        raise Missing(
             Unmeasured.NOT_FINITE, f"the scorer returned {number:g}, which is not a probability. Declare its unit="
         )
     return number
 
 
-# -- Calls: an async function has a loop, a sync one a thread that a time-out can leave behind -------------------------
-
-
-async def _within(start: Callable[[], Awaitable[Result]], seconds: float) -> Result:
-    try:
-        async with asyncio.timeout(seconds) as scope:
-            return await start()
-    except TimeoutError:
-        # A time-out of the function's own client is a failure of the transport, this one is not.
-        if scope.expired():
-            raise _TooSlowError from None
-        raise
-
-
 class _Threads:
-    """The threads of one scorer.
+    """The threads of one scorer's calls. They are daemons: the interpreter does not wait for a call that hangs.
 
     Attributes:
-        left: Those whose call took longer than the timeout and still runs.
+        late: Calls that took longer than the timeout and still run.
     """
 
     def __init__(self) -> None:
         self._lock = new_lock(self)
-        self._running = self.left = 0
+        self._running = self.late = 0
 
     def may_start(self, most: int) -> bool:
-        """Whether another thread may start: while any is left behind, at most so many run in all."""
-        return not self.left or self._running < most
+        """Whether another call may start: while any is late, at most so many run in all."""
+        return not self.late or self._running < most
 
-    def leave(self, thread: Future[Any]) -> None:
-        """Count a call as left behind until it ends."""
-        self._count(left=1)
-        thread.add_done_callback(lambda _: self._count(left=-1))
-
-    def started(self, thread: Future[Any]) -> None:
-        """Count a call until it ends."""
+    def start(self, call: Callable[[], Any]) -> Future[Any]:
+        """Run a call within the caller's context."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # a caller that stops waiting cannot take the place of the result
+        context = copy_context()
+        context.run(adopt_limits, limits_for_threads())
         self._count(running=1)
-        thread.add_done_callback(lambda _: self._count(running=-1))
+        future.add_done_callback(lambda _: self._count(running=-1))
 
-    def _count(self, running: int = 0, left: int = 0) -> None:
+        def work() -> None:
+            try:
+                future.set_result(context.run(call))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="guardrail-scorer", daemon=True).start()
+        return future
+
+    def leave(self, future: Future[Any]) -> None:
+        """Count a call as late until it ends."""
+        self._count(late=1)
+        future.add_done_callback(lambda _: self._count(late=-1))
+
+    def _count(self, running: int = 0, late: int = 0) -> None:
         with self._lock:
             self._running += running
-            self.left += left
-
-
-def _in_thread(call: Callable[[], Any], threads: _Threads) -> Future[Any]:
-    """The call in a daemon thread, within the caller's context: the interpreter does not wait for a hanging call."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()  # a caller that stops waiting cannot take the place of the result
-    context = copy_context()
-    context.run(adopt_limits, limits_for_threads())
-    threads.started(future)
-
-    def work() -> None:
-        try:
-            future.set_result(context.run(call))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="guardrail-scorer", daemon=True).start()
-    return future
-
-
-def _finished(future: Future[Any], seconds: float) -> Any:
-    try:
-        return future.result(seconds)
-    except TimeoutError:
-        if not future.done():
-            raise _TooSlowError from None
-        raise
+            self.late += late
 
 
 scorer_loop = BackgroundLoop("guardrail-scorers")
-"""Event loop of async scorers in sync code."""
+"""Event loop on which sync code waits for scorers."""
