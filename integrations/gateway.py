@@ -105,7 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _gateway(arguments: argparse.Namespace) -> Gateway:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    news.setLevel(logging.INFO)
+    for shown in (news, logging.getLogger("guardrail.probe")):  # rare lines, for which an operator would otherwise wait
+        shown.setLevel(logging.INFO)
     config = _configured(arguments)
     gateway = Gateway(config if arguments.config is None else arguments.config)
     gateway.config = config  # with the flags

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import secrets
-import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -58,53 +57,28 @@ TIE = 1e-3
 class _Known:
     """The report on one model, and the probes that are under way.
 
-    Probes under way go by event loop (None for threads) as well. Threads wait for threads and tasks for tasks of the
-    same loop only, so that a sync call inside a running loop cannot wait for a task that it keeps from running.
+    A probe under way goes by its process, since a forked one lacks the thread that makes it, and by its event loop
+    (None for threads): threads wait for threads and tasks for tasks of the same loop only, so that a sync call inside a
+    running loop cannot wait for a task that it keeps from running.
     """
 
     def __init__(self) -> None:
         self.report: ProbeReport | None = None
         self.refuses_seeds = False
-        self.lock = threading.Lock()
-        self.asking: dict[tuple[int | None, bool], Future[ProbeReport | None]] = {}
+        self.asking: dict[tuple[int, int | None, bool], Future[ProbeReport | None]] = {}
 
 
-log = logging.getLogger("guardrail")
-_known: dict[int, tuple[weakref.ref[BaseChatModel], _Known]] = {}
-_table = threading.Lock()
+log = logging.getLogger("guardrail.probe")
+_known: dict[int, _Known] = {}
+"""The entry of each model by its id, since chat models are not hashable."""
 
 
 def _of(model: BaseChatModel) -> _Known:
-    """The entry of a model, made at its first use and dropped with it. Chat models are not hashable, hence the id."""
+    """The entry of a model, made at its first use and dropped with it, before its id may belong to another one."""
     key = id(model)
-    with _table:
-        entry = _known.get(key)
-        # The id of a model that was collected may belong to a new one, so the object itself is compared.
-        if entry is not None and entry[0]() is model:
-            return entry[1]
-        fresh = _Known()
-        _known[key] = (weakref.ref(model, lambda dead: _forget(key, dead)), fresh)
-        return fresh
-
-
-def _forget(key: int, dead: weakref.ref[BaseChatModel]) -> None:
-    entry = _known.get(key)  # no lock: this runs wherever garbage is collected
-    # A new model may have the same id and its entry by now.
-    if entry is not None and entry[0] is dead:
-        _known.pop(key, None)
-
-
-def _after_fork() -> None:
-    """Forget, in a forked process, the probes under way and the locks held: their threads do not exist there."""
-    global _table
-    _table = threading.Lock()
-    for _, entry in list(_known.values()):
-        entry.lock = threading.Lock()
-        entry.asking.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    if key not in _known:
+        weakref.finalize(model, _known.pop, key, None).atexit = False
+    return _known.setdefault(key, _Known())
 
 
 def needs_probe(model: BaseChatModel) -> bool:
@@ -116,9 +90,8 @@ def needs_probe(model: BaseChatModel) -> bool:
 
 def known_report(model: BaseChatModel) -> ProbeReport | None:
     """The report of an earlier probe of this very object; None if it was not probed. Asks nothing."""
-    with _table:
-        entry = _known.get(id(model))
-    return None if entry is None or entry[0]() is not model else entry[1].report
+    entry = _known.get(id(model))
+    return None if entry is None else entry.report
 
 
 def _report_for(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
@@ -157,28 +130,21 @@ def probe_steps(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> Ste
         # The probe runs within one slot, taken first: a guard inside a call may wait for this probe and hold the last
         # slot.
         yield take_slot(slots)
-        entry, key = _of(model), ((yield _LOOP), plan.logprobs)
-        while True:
-            with entry.lock:
-                report = None if again else _report_for(model, plan)
-                asking = entry.asking.get(key)
-                if report is None and asking is None:
-                    answer = entry.asking[key] = Future()
-            if report is not None:
-                return report, Cost()
-            if asking is None:
-                break
+        entry, key, own = _of(model), (os.getpid(), (yield _LOOP), plan.logprobs), Future[ProbeReport | None]()
+        while (asking := entry.asking.setdefault(key, own)) is not own:
             if (report := (yield _result_of(asking))) is not None and _serves(report, plan):
                 return report, Cost()
         report = None
         try:
+            if not again and (report := _report_for(model, plan)) is not None:  # another probe ended meanwhile
+                return report, Cost()
             report = yield from _asked(model, plan)
             if not report.failed:  # a failure may pass; what is remembered holds for the life of the model
                 entry.report = report
             return report, report.cost
         finally:  # also when cancelled: callers that wait then find no report and ask themselves
-            entry.asking.pop(key, None)  # a process forked meanwhile has none
-            answer.set_result(report)
+            del entry.asking[key]
+            own.set_result(report)
 
 
 async def _loop() -> int:
