@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calibrate.fitting import Target
 from calibrate.rules import Infeasible
-from calibrate.scoring.scores import default_estimator, usual_estimators
+from calibrate.scoring.names import usual_estimator
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import Estimator, make_estimator, measure_stream
 from guardrail.uncertainty.combine import first_stage
@@ -122,11 +122,11 @@ def scores_of_draws(sets: Sequence[SampleSet], plan: SamplingPlan, votes: Estima
     # A majority is the answer of all samples, so fewer of them have another answer.
     apart = plan.primary != "majority"
     if plan.logprobs and apart:
-        names = usual_estimators(1, options=False, bindings=plan.bindings)
-        scores = [score_of(sets, make_estimator(name), 0, plan) for name in dict.fromkeys([*names, "sequence_nll"])]
+        usual = usual_estimator(1, options=False, bindings=plan.bindings)
+        scores = [score_of(sets, make_estimator(name), 0, plan) for name in dict.fromkeys([usual, "sequence_nll"])]
         scores += [staged_on(scores[0], sets, votes, plan)] if plan.n >= 2 else []
     if plan.n >= 2:
-        entropy = default_estimator(options=False) if plan.logprobs else "discrete_semantic_entropy"
+        entropy = "semantic_entropy" if plan.logprobs else "discrete_semantic_entropy"
         scores.append(score_of(sets, make_estimator(entropy, bindings=plan.bindings), plan.n, plan))
     if plan.n >= 2 and apart:
         scores += [score_of(sets, votes, n, plan, f"{votes.name}, n = {n}") for n in sorted({2, plan.n})]

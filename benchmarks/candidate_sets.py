@@ -21,7 +21,7 @@ from calibrate.candidate_sets import Judged, fit_candidates, judge_candidates
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.records import RecordFile
 from calibrate.pipeline import fit_artifact
-from calibrate.scoring.scores import score_records
+from calibrate.scoring.compute import score_records
 from guardrail.errors import UsageError
 from guardrail.review.candidates import CandidateRule, Population, ranked, shown_answers
 from guardrail.uncertainty import make_estimator as make

@@ -40,7 +40,7 @@ from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordHeader, write_records
 from calibrate.ray_engine import collect_on_ray, score_on_ray
-from calibrate.scoring.scores import score_file, supported
+from calibrate.scoring.compute import score_file, supported
 from guardrail.judges import Judge, JudgeSpec, Similarity
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity

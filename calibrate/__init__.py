@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .report import write_report
     from .router import ByGroup, fit_router
     from .rules import Rule
-    from .scoring.scores import score_records
+    from .scoring.compute import score_records
 
 __all__ = [
     "ByGroup",
@@ -119,7 +119,7 @@ _MODULES = {
     "read_questions": "data.questions",
     "read_records": "data.records",
     "read_steps": "agent_steps",
-    "score_records": "scoring.scores",
+    "score_records": "scoring.compute",
     "split": "data.split",
     "split_by_action": "agent_steps",
     "steps_of": "agent_steps",

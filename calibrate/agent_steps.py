@@ -53,8 +53,8 @@ from .data.rows import good_rows, open_rows
 from .data.split import Groups
 from .ledger import Ledger, counted
 from .pipeline import fit_artifact, part_header
+from .scoring.compute import score_records
 from .scoring.names import estimator_key
-from .scoring.scores import score_records
 
 __all__ = ["ANSWER", "Step", "collect_steps", "fit_action", "read_steps", "split_by_action", "steps_of", "write_steps"]
 

@@ -45,7 +45,8 @@ from .pipeline import FitSettings, fit_artifact, keys_of_score, part_header, ref
 from .report import write_report
 from .report.sentences import MOST_WARNINGS, Found, verdict_text
 from .rules import Rule, compared_rules
-from .scoring.scores import key_of, parse_estimator, score_records, supported
+from .scoring.compute import score_records, supported
+from .scoring.names import key_of, parse_estimator
 
 __all__ = ["Records", "from_frame"]
 

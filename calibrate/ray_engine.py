@@ -24,7 +24,7 @@ from guardrail.sampling.native import is_native
 
 from .data.collect import BATCH_SIZE, CONCURRENCY, Drawing, Pace, runner
 from .data.records import Record, RecordReader, is_fragment, read_spans, record_line, spans_of
-from .scoring.scores import Scoring, uses_models
+from .scoring.compute import Scoring, uses_models
 
 __all__ = ["PART_MIB", "collect_on_ray", "score_on_ray"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.estimators.sources import Source
 from calibrate.data.progress import Progress, silent
-from calibrate.scoring.scores import supported
+from calibrate.scoring.compute import supported
 from guardrail.errors import GuardrailError
 from guardrail.files import atomic_write
 from guardrail.judges import Judge, Similarity, from_judge, make_judge, make_similarity

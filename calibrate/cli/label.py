@@ -36,7 +36,8 @@ from ..items.answers import needs_label, stored_spec
 from ..pipeline import FitSettings, fit_artifact
 from ..report.sentences import describe_spec
 from ..scope import waits_for_label
-from ..scoring.scores import key_of, values_of
+from ..scoring.names import key_of
+from ..scoring.scores import values_of
 from .frame.app import command
 from .frame.files import changed_file, keep_inputs, one_file
 from .frame.items import label_by_items, refuse_with_items, refuse_without_items

@@ -35,16 +35,9 @@ from ..items.answers import stored_spec
 from ..pipeline import FitSettings
 from ..report import write_report
 from ..rules import PLANNED, Unit
-from ..scoring.scores import (
-    estimator_key,
-    parse_estimator,
-    refuse_failed,
-    score_records,
-    supported,
-    uses_models,
-    usual_estimators,
-    with_cache,
-)
+from ..scoring.compute import score_records, supported, uses_models, with_cache
+from ..scoring.names import estimator_key, parse_estimator, usual_estimator
+from ..scoring.scores import refuse_failed
 from ..spec_syntax import parse_rule
 from .frame.app import command
 from .frame.collecting import ask
@@ -226,7 +219,7 @@ def _check_rule(unit: Unit, rule: str | None, settings: RunSettings, others: dic
 def _estimator(settings: RunSettings, bindings: Bindings | None, *, options: bool) -> Estimator:
     if settings.scorer:
         return settings.scorers()[0].estimator
-    name = settings.score_name or usual_estimators(settings.calls, options=options, bindings=bindings)[0]
+    name = settings.score_name or usual_estimator(settings.calls, options=options, bindings=bindings)
     return parse_estimator(name, judge=default_judge(bindings))
 
 

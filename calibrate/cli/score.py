@@ -24,15 +24,8 @@ from guardrail.uncertainty.scorer import load_scorer
 from ..data.progress import bar
 from ..data.records import RecordHeader, RecordReader
 from ..ray_engine import PART_MIB, score_on_ray
-from ..scoring.names import make_named, stored_key
-from ..scoring.scores import (
-    ScoreSummary,
-    lacking,
-    parse_estimator,
-    score_file,
-    uses_models,
-    with_cache,
-)
+from ..scoring.compute import ScoreSummary, lacking, score_file, uses_models, with_cache
+from ..scoring.names import make_named, parse_estimator, stored_key
 from ..spec_syntax import parse_name
 from .frame.app import command
 from .frame.files import keep_inputs, one_file, pair_cache

@@ -37,8 +37,10 @@ from ..rules import RULES, Rule
 from ..rules.capital import excess_mean, excess_total, p_capital
 from ..rules.counts import check_share
 from ..scoring.apart import refuse_overlap
+from ..scoring.compute import score_records
 from ..scoring.metrics import fisher_exact, ks_two_sample
-from ..scoring.scores import estimator_key, score_records, taken, values_of
+from ..scoring.names import estimator_key
+from ..scoring.scores import taken, values_of
 from ..spec_syntax import items_flag
 from .promise_test import LEVEL, Audit, CascadeAudit, Shift, tested
 

@@ -19,7 +19,9 @@ from guardrail.uncertainty import list_estimators, make_estimator
 from ..correctness import Contains, Numeric
 from ..data.records import Record, RecordFile
 from ..data.table import table_of
-from ..scoring.scores import estimator_key, score_records, values_of
+from ..scoring.compute import score_records
+from ..scoring.names import estimator_key
+from ..scoring.scores import values_of
 
 __all__ = [
     "EXTREME",

@@ -27,7 +27,7 @@ from ..correctness import CorrectnessRule, label_records, labelled_by
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, write_records
 from ..data.table import table_of
 from ..pipeline import part_header
-from ..scoring.scores import score_records
+from ..scoring.compute import score_records
 from .pool import Ended, Missing, Respond, all_items, in_place, settled
 
 if TYPE_CHECKING:

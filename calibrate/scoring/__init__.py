@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .compute import score_records
 from .names import parse_estimator
-from .scores import arrays, score_records
+from .scores import arrays
 
 __all__ = ["arrays", "parse_estimator", "score_records"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from guardrail.errors import UsageError
+from guardrail.items.spec import ITEMS
 from guardrail.judges import (
     Entailment,
     Judge,
     JudgeSpec,
     Similarity,
+    default_judge,
     list_judges,
     list_similarities,
     make_entailment,
@@ -22,14 +25,16 @@ from guardrail.judges import (
 from guardrail.judges.registry import JUDGES, SIMILARITIES
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.specs import Clustering, EstimatorSpec
-from guardrail.types import Bindings
+from guardrail.types import Bindings, SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer, make_estimator
 from guardrail.uncertainty.combine import COMBINATIONS, Parts
+from guardrail.uncertainty.plan import TWO_STAGES, samples_of
 
 from ..data.formats.field_map import IMPORTED
+from ..data.records import RecordFile
 from ..spec_syntax import cut, parse_name, written
 
-__all__ = ["estimator_key", "make_named", "parse_estimator", "stored_key"]
+__all__ = ["estimator_key", "key_of", "make_named", "parse_estimator", "stored_key", "usual_estimator", "usual_key"]
 
 Role = Literal["judge", "similarity", "entailment"]
 _COMBINATION = re.compile(rf"\s*({'|'.join(COMBINATIONS)})\s*\((.*)\)\s*", flags=re.DOTALL)
@@ -307,3 +312,59 @@ def _is_chat(model: str, spec: JudgeSpec) -> bool:
     """Whether a model as `--judge` takes it, "openai:gpt-4o", has the identity that a spec stores."""
     own = spec.params.get("model")
     return model in ("", own) or model.partition(":")[2].partition("@")[0] == own
+
+
+# -- The scores that are meant where none are named -------------------------------------------------------------------
+
+
+def usual_estimator(calls: float | None, *, options: bool, bindings: Bindings | None = None) -> str:
+    """The score used when none is named, or the best for so many calls a question.
+
+    Predictive entropy over options, semantic entropy for open answers.
+
+    Raises:
+        UsageError: Calls for questions with options, or a number that no plan has.
+    """
+    if calls is None:
+        return "predictive_entropy" if options else "semantic_entropy"
+    samples_of(calls)
+    if options:
+        raise UsageError("--calls is for open answers: the likelihoods of options take one call. Leave it out.")
+    # JSON and tool calls have no words of their own: the whole answer counts there.
+    cheap = "answer_word_nll" if bindings is None else "sequence_nll"
+    by_calls = {1.0: cheap, TWO_STAGES: f"then({cheap}, primary_disagreement)", 3.0: "graded_disagreement"}
+    return by_calls.get(calls, "semantic_entropy")
+
+
+def usual_key(plan: SamplingPlan) -> str:
+    """Key of the estimator that is meant where none is named: `usual_estimator`, which needs log-probabilities.
+
+    Without them, discrete semantic entropy if the answer is the vote of the samples, and otherwise graded
+    disagreement, which compares the samples with the answer that is given out (docs/estimators.md).
+    """
+    name = usual_estimator(None, options=plan.options is not None)
+    if plan.options is None and not plan.logprobs:
+        name = "discrete_semantic_entropy" if plan.primary == "majority" else "graded_disagreement"
+    return estimator_key(parse_estimator(name, judge=default_judge(plan.bindings)))
+
+
+def key_of(file: RecordFile, name: str | None = None) -> str:
+    """Key of the scores that are meant: those named; by default those of `usual_key`, the only ones, or the items.
+
+    Raises:
+        UsageError: None is named, the file has several, and the default is not among them.
+    """
+    keys = file.header.whole_answer_keys
+    if name is not None:
+        return stored_key(file.header.estimators, name, file.header.plan.bindings)
+    if not keys and ITEMS in file.header.estimators:
+        return ITEMS
+    key = usual_key(file.header.plan)
+    if key in keys or not keys:
+        return key
+    if len(keys) == 1:
+        return keys[0]
+    if all(name.startswith(IMPORTED) for name in keys):
+        names = [shlex.quote(name.removeprefix(IMPORTED)) for name in keys]
+        raise UsageError(f"{file.path} has {len(names)} scores. Choose one: --score {' or --score '.join(names)}.")
+    raise UsageError(f"{file.path} has no {key!r} scores; choose one with --score: {', '.join(keys)}")

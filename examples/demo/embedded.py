@@ -20,7 +20,8 @@ from calibrate.fitting import fit
 from calibrate.pipeline import GateCounts, fit_artifact, held_out, split
 from calibrate.report import compare_rules, write_report
 from calibrate.scope import cut_at
-from calibrate.scoring.scores import arrays, score_records
+from calibrate.scoring.compute import score_records
+from calibrate.scoring.scores import arrays
 from examples.demo.screen import CONSOLE, examples_table, labels_line, splits_line, title, verdict_panel
 from guardrail import ArtifactMismatchError, CalibrationArtifact, Feasible, Guardrail, SampleSet, Verdict
 from guardrail.uncertainty import make_estimator

@@ -21,7 +21,8 @@ from calibrate.data.progress import bar
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.pipeline import GateCounts, fit_artifact, held_out, split
 from calibrate.report import write_report
-from calibrate.scoring.scores import arrays, score_records
+from calibrate.scoring.compute import score_records
+from calibrate.scoring.scores import arrays
 from examples.demo import smollm2
 from examples.demo.screen import CONSOLE, share, title
 from guardrail import CalibrationArtifact, Feasible, Guardrail, Verdict

@@ -18,7 +18,9 @@ from calibrate.data.records import Record, RecordFile, RecordHeader
 from calibrate.evaluation.evaluate import Evaluation, EvaluationRow, evaluate
 from calibrate.pipeline import fit_artifact
 from calibrate.report import write_report
-from calibrate.scoring.scores import arrays, parse_estimator, score_records
+from calibrate.scoring.compute import score_records
+from calibrate.scoring.names import parse_estimator
+from calibrate.scoring.scores import arrays
 from examples.demo.screen import CONSOLE, outcome_line, title
 from guardrail import PromptWrapping
 from guardrail.judges import normalise

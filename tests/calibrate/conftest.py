@@ -13,7 +13,7 @@ from calibrate.data.collect import collect_records
 from calibrate.data.questions import read_questions
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.planning import labels_needed
-from calibrate.scoring.scores import score_records, supported
+from calibrate.scoring.compute import score_records, supported
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.plan import plan_for

@@ -18,7 +18,7 @@ from calibrate.data.formats import ImportSettings, ScoreColumn
 from calibrate.data.records import read_records
 from calibrate.dataframe import Records, from_frame
 from calibrate.pipeline import fit_artifact
-from calibrate.scoring.scores import parse_estimator
+from calibrate.scoring.names import parse_estimator
 from guardrail import CalibrationArtifact, Guardrail, scorer
 from guardrail.describe import answer_if, describe, promises, reversed_score, unguardable
 from guardrail.errors import ArtifactMismatchError, MissingDependencyError, RecordError, UsageError

@@ -24,7 +24,7 @@ from calibrate.data.collect import Collected, collect_records
 from calibrate.data.questions import read_questions
 from calibrate.data.records import read_records, record_line, write_records
 from calibrate.ray_engine import collect_on_ray, score_on_ray
-from calibrate.scoring.scores import score_file
+from calibrate.scoring.compute import score_file
 from guardrail.errors import GuardrailError, RecordError, UsageError
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator

@@ -19,7 +19,7 @@ from calibrate.evaluation.planning import Binormal, error_probabilities, plan_sc
 from calibrate.fitting import fit
 from calibrate.pipeline import fit_artifact, part_header
 from calibrate.scope import cut_at, draw_to_label
-from calibrate.scoring.scores import score_records
+from calibrate.scoring.compute import score_records
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactFormatError, UsageError

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage
 
 from calibrate.data.formats import import_rows
 from calibrate.data.rows import RawRow
-from calibrate.scoring.scores import score_records
+from calibrate.scoring.compute import score_records
 from guardrail import Bindings, Guardrail
 from guardrail.judges import make_judge
 from guardrail.testing import ScriptedChat, make_artifact

@@ -15,7 +15,7 @@ from ...data.records import RecordHeader
 from ...evaluation.choice import AUTO
 from ...fitting import Target
 from ...rules import RULES
-from ...scoring.scores import usual_key
+from ...scoring.names import usual_key
 from ...spec_syntax import estimator_flags, rule_text
 
 __all__ = ["fit_flags", "fresh_command", "listed", "next_step"]

@@ -11,7 +11,7 @@ import typer
 from ...data.formats import ImportSettings, parse_map
 from ...data.records import RecordFile
 from ...reviews import Missing, Respond
-from ...scoring.scores import key_of
+from ...scoring.names import key_of
 from .terminal import print_line
 
 __all__ = [

@@ -28,7 +28,7 @@ from guardrail.uncertainty.scorer import load_scorer
 
 from ...data.questions import Question, option_labels, slot_names, system_of
 from ...data.split import Repeats
-from ...scoring.scores import parse_estimator, usual_estimators
+from ...scoring.names import parse_estimator, usual_estimator
 from .options import ASKING, MODEL_HELP, PROMISE, SCORES, WHAT
 
 __all__ = ["CollectSettings", "ImportedPlan", "RunSettings", "load_settings", "with_flags"]
@@ -175,8 +175,8 @@ class CollectSettings(Frozen):
         """Make the plan that the named scores and scorers need, or the default one."""
         labels, bindings = option_labels(questions), self.bindings()
         own = [*(each.estimator for each in self.scorers()), *([_items_estimator()] if self.items else [])]
-        usual = usual_estimators(self.calls, options=labels is not None, bindings=bindings)
-        names = self._planned_scores() or ([] if own else usual)
+        usual = usual_estimator(self.calls, options=labels is not None, bindings=bindings)
+        names = self._planned_scores() or ([] if own else [usual])
         return plan_for(
             [*(parse_estimator(name, judge=default_judge(bindings)) for name in names), *own],
             options=labels,

@@ -17,7 +17,7 @@ from calibrate.data.formats import ColumnMap, ImportSettings, import_file, impor
 from calibrate.data.labels import refuse_contradictions
 from calibrate.data.records import Record
 from calibrate.data.rows import RawRow
-from calibrate.scoring.scores import score_records
+from calibrate.scoring.compute import score_records
 from guardrail.errors import MissingDependencyError, RecordError, UsageError
 from guardrail.types import SamplingPlan, Unmeasured
 from guardrail.uncertainty import make_estimator, measure

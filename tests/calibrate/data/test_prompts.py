@@ -17,7 +17,7 @@ from calibrate.data.questions import Question, fingerprint, read_questions, slot
 from calibrate.data.records import RecordFile, read_records
 from calibrate.pipeline import fit_artifact
 from calibrate.report.sentences import next_steps
-from calibrate.scoring.scores import score_records
+from calibrate.scoring.compute import score_records
 from guardrail import ArtifactMismatchError, CalibrationArtifact, Guardrail, PromptWrapping, RecordError, UsageError
 from guardrail.testing import ScriptedChat
 from guardrail.types import SamplingPlan, Unmeasured

@@ -18,8 +18,10 @@ from calibrate.data.formats import Imported
 from calibrate.data.labels import contradictions
 from calibrate.data.questions import Question
 from calibrate.pipeline import fit_artifact
+from calibrate.scoring.compute import score_records
 from calibrate.scoring.metrics import auroc
-from calibrate.scoring.scores import arrays, parse_estimator, score_records
+from calibrate.scoring.names import parse_estimator
+from calibrate.scoring.scores import arrays
 from guardrail.errors import UsageError
 from guardrail.types import Unmeasured
 

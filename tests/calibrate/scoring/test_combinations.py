@@ -14,8 +14,8 @@ from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.apart import ranks_from, without_ranked
-from calibrate.scoring.names import estimator_key, parse_estimator, stored_key
-from calibrate.scoring.scores import score_records, usual_estimators
+from calibrate.scoring.compute import score_records
+from calibrate.scoring.names import estimator_key, parse_estimator, stored_key, usual_estimator
 from guardrail import CalibrationArtifact, Guardrail, rank_mean, then
 from guardrail.errors import UsageError
 from guardrail.testing import ScriptedChat
@@ -107,12 +107,12 @@ def test_calls_name_scores_and_samples() -> None:
         (3, "graded_disagreement", 2),
         (11, "semantic_entropy", 10),
     ):
-        assert usual_estimators(calls, options=False) == [name]
+        assert usual_estimator(calls, options=False) == name
         assert plan_for([parse_estimator(name)], calls=calls).n == n
     with pytest.raises(UsageError, match=r"calls must be one of 1, 1.4, 3, 11, got 2"):
-        usual_estimators(2, options=False)
+        usual_estimator(2, options=False)
     with pytest.raises(UsageError, match="for open answers"):
-        usual_estimators(1, options=True)
+        usual_estimator(1, options=True)
     with pytest.raises(UsageError, match=r"semantic_entropy needs samples, and calls = 1 draws 0"):
         plan_for([make_estimator("semantic_entropy")], calls=1)
 

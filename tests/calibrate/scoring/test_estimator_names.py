@@ -16,8 +16,8 @@ from benchmarks.scoring import header_of, made_records
 from calibrate.cli import app
 from calibrate.correctness import Exact
 from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.scoring.compute import score_records
 from calibrate.scoring.names import estimator_key, parse_estimator, stored_key
-from calibrate.scoring.scores import score_records
 from calibrate.spec_syntax import cut, estimator_flags, parse_name, written
 from guardrail.errors import UsageError
 from guardrail.judges import (

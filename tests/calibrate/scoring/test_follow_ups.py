@@ -13,7 +13,7 @@ from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records, write_records
 from calibrate.pipeline import fit_artifact
-from calibrate.scoring.scores import score_records, supported
+from calibrate.scoring.compute import score_records, supported
 from guardrail.prompting import question_text
 from guardrail.testing import ScriptedChat
 from guardrail.types import SamplingPlan

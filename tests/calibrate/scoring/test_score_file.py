@@ -14,8 +14,8 @@ from benchmarks.scoring import header_of, made_records
 from calibrate.cli import app
 from calibrate.cli.score import print_scores
 from calibrate.data.records import read_records, read_spans, write_records
+from calibrate.scoring.compute import lacking, score_file, score_records, supported, with_cache
 from calibrate.scoring.names import estimator_key, parse_estimator
-from calibrate.scoring.scores import lacking, score_file, score_records, supported, with_cache
 from calibrate.spec_syntax import parse_name
 from guardrail.errors import RecordError, UsageError
 from guardrail.guard.record_lines import RecordLines
@@ -242,7 +242,8 @@ class Heavy(Judge):
 def test_only_models_are_cached(tmp_path: Path) -> None:
     cache = PairCache(tmp_path / "pairs.sqlite")
     for light in (make("num_sets"), make("degree"), make("degree", similarity=from_judge(ExactJudge()))):
-        assert with_cache(light, cache) is light
+        kept = with_cache(light, cache)
+        assert (kept.judge, kept.similarity) == (light.judge, light.similarity)
     heavy = with_cache(make("num_sets", judge=Heavy()), cache)
     assert isinstance(heavy.judge, CachedJudge)
     assert heavy.spec == make("num_sets", judge=Heavy()).spec

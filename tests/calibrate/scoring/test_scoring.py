@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 
 from calibrate.data.records import Record, RecordFile
-from calibrate.scoring.scores import (
-    arrays,
-    default_estimator,
-    estimator_key,
-    parse_estimator,
-    score_records,
-    supported,
-    usual_key,
-)
+from calibrate.scoring.compute import score_records, supported
+from calibrate.scoring.names import estimator_key, parse_estimator, usual_estimator, usual_key
+from calibrate.scoring.scores import arrays
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
@@ -65,8 +59,8 @@ def test_supported_by_plan() -> None:
     assert not {"semantic_entropy", "perplexity", "max_softmax"} & names(SamplingPlan())
     assert clustered | {"semantic_entropy", "perplexity"} <= names(SamplingPlan(logprobs=True))
     assert names(SamplingPlan(n=0, options=("A", "B"))) == {"max_softmax", "predictive_entropy"}
-    assert default_estimator(options=True) in names(SamplingPlan(n=0, options=("A", "B")))
-    assert default_estimator(options=False) in names(SamplingPlan(logprobs=True))
+    assert usual_estimator(None, options=True) in names(SamplingPlan(n=0, options=("A", "B")))
+    assert usual_estimator(None, options=False) in names(SamplingPlan(logprobs=True))
 
 
 def test_the_default_score_reads_the_answer_that_is_given_out() -> None:

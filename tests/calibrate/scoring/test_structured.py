@@ -17,7 +17,7 @@ from calibrate.correctness.registry import structured_advice
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, read_records
-from calibrate.scoring.scores import parse_estimator
+from calibrate.scoring.names import parse_estimator
 from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.judges import JsonJudge

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from benchmarks.scoring import header_of, made_records
 from calibrate.cli import app
 from calibrate.data.records import read_records, write_records
+from calibrate.scoring.compute import supported
 from calibrate.scoring.names import estimator_key, parse_estimator
-from calibrate.scoring.scores import supported
 from guardrail import Guardrail, make_estimator, make_judge, plan_for
 from guardrail.doctor import examine
 from guardrail.errors import UsageError

@@ -15,7 +15,7 @@ import pytest
 from langchain_core.messages import convert_to_openai_messages
 
 from calibrate.data.records import read_records, write_records
-from calibrate.scoring.scores import score_records
+from calibrate.scoring.compute import score_records
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.judges import normalise
