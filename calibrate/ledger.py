@@ -58,7 +58,7 @@ class Line(Frozen):
         cls, artifact: CalibrationArtifact | CascadeArtifact, group: str = "", besides: tuple[str, ...] = ()
     ) -> Line:
         """The line of a fitted artifact; ``group`` and ``besides`` name the groups of records that it is about."""
-        stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
+        stages = artifact.gates
         u = np.concatenate([np.array(stage.calibration.uncertainty, dtype="<f8") for stage in stages])
         wrong = np.concatenate([np.array(stage.calibration.error, dtype=np.uint8) for stage in stages])
         order = np.lexsort((wrong, u))  # right ones first among equal scores: the order of the file plays no part

@@ -346,26 +346,18 @@ def judged_by(artifact: CalibrationArtifact, records: Sequence[Record], estimato
     Raises:
         UsageError: No record has a label.
     """
-    return _JUDGED[artifact.kind](artifact, table_of(records), estimator)
-
-
-def _whole(artifact: CalibrationArtifact, table: RecordTable, estimator: str) -> Judged:
+    table = table_of(records)
+    if artifact.kind == "items":
+        scored = ScoredItems.of(table, ItemsSpec.of(artifact.estimator))
+        right, figures = scored.items.is_wrong == 0, figures_of(scored, artifact.threshold)
+        accepted, errors = scored.items.counts(artifact.threshold)
+        return Judged(accepted, errors, right, scored.records, asked_with(table, estimator), figures)
     labelled = table.take(table.counted_labels() >= 0)
     if not labelled:
         raise UsageError("no test record has a label. Run: calibrate label RECORDS")
     right = labelled.counted_labels() == 1
     accepted = accepted_of(artifact, labelled, estimator).astype(np.int64)
     return Judged(accepted, accepted * ~right, right, labelled, asked_with(table, estimator), None)
-
-
-def _by_item(artifact: CalibrationArtifact, table: RecordTable, estimator: str) -> Judged:
-    scored = ScoredItems.of(table, ItemsSpec.of(artifact.estimator))
-    right, figures = scored.items.is_wrong == 0, figures_of(scored, artifact.threshold)
-    accepted, errors = scored.items.counts(artifact.threshold)
-    return Judged(accepted, errors, right, scored.records, asked_with(table, estimator), figures)
-
-
-_JUDGED = {"threshold": _whole, "items": _by_item}
 
 
 def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> GateCounts:

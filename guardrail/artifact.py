@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from langchain_core.messages import BaseMessage
@@ -48,7 +48,6 @@ __all__ = [
     "RouterArtifact",
     "Spent",
     "StageShare",
-    "kind_of",
     "load_artifact",
     "uncalibrated",
 ]
@@ -281,6 +280,11 @@ class CalibrationArtifact(Persisted):
         yield "n", self.calibration.n
 
     @property
+    def gates(self) -> tuple[CalibrationArtifact, ...]:
+        """The artifacts of the single gates in this one, as every kind of artifact has them: itself."""
+        return (self,)
+
+    @property
     def threshold(self) -> float | None:
         """Accept iff uncertainty <= threshold; None when infeasible (nothing is accepted)."""
         return self.outcome.threshold if isinstance(self.outcome, Feasible) else None
@@ -430,6 +434,11 @@ class RouterArtifact(Persisted):
                     raise ValueError(f"group {name!r} has another {field} than the others; fit all on one record file")
         return self
 
+    @property
+    def gates(self) -> tuple[CalibrationArtifact, ...]:
+        """The artifacts of the groups."""
+        return tuple(self.artifacts.values())
+
 
 GOES_ON = frozenset({Unmeasured.CUT_OFF, Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED})
 """Reasons of an unmeasured stage after which the next one is asked: its model has no answer to this very question, as
@@ -529,6 +538,11 @@ class CascadeArtifact(Persisted):
         return self
 
     @property
+    def gates(self) -> tuple[CalibrationArtifact, ...]:
+        """The artifacts of the stages, in order."""
+        return self.stages
+
+    @property
     def alpha(self) -> float:
         """Target error rate among the system's answers."""
         return self.outcome.alpha
@@ -541,19 +555,7 @@ class CascadeArtifact(Persisted):
 
 Artifact = CalibrationArtifact | RouterArtifact | CascadeArtifact
 """What a guard, a `Router` or a `Cascade` is made of."""
-
-
-def kind_of(path: str | os.PathLike[str]) -> str | None:
-    """The kind that a file says it has; None if it says none.
-
-    Raises:
-        ArtifactError: It cannot be read.
-    """
-    return _kind(Persisted._read(path))
-
-
-def _kind(content: Any) -> str | None:
-    return content.get("kind") if isinstance(content, dict) else None
+_COMPOSED: Mapping[str, type[RouterArtifact | CascadeArtifact]] = {"router": RouterArtifact, "cascade": CascadeArtifact}
 
 
 def load_artifact(path: str | os.PathLike[str]) -> Artifact:
@@ -563,9 +565,5 @@ def load_artifact(path: str | os.PathLike[str]) -> Artifact:
         ArtifactError: As `CalibrationArtifact.load`.
     """
     content = Persisted._read(path)
-    kind = _kind(content)
-    if kind == "router":
-        return RouterArtifact._from_content(content, str(path))
-    if kind == "cascade":
-        return CascadeArtifact._from_content(content, str(path))
-    return CalibrationArtifact._from_content(content, str(path))
+    kind = str(content.get("kind")) if isinstance(content, dict) else ""
+    return _COMPOSED.get(kind, CalibrationArtifact)._from_content(content, str(path))

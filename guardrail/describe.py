@@ -125,9 +125,7 @@ NOUNS: Final[dict[Judges, Nouns]] = {"answers": ANSWERS, "calls": CALLS, "items"
 
 def judges_of(artifact: Artifact) -> Judges:
     """What an artifact judges: calls if its score compares calls of tools, items of answers, otherwise answers."""
-    if isinstance(artifact, RouterArtifact):
-        return judges_of(next(iter(artifact.artifacts.values())))  # the groups share the score
-    score = (artifact.stages[0] if isinstance(artifact, CascadeArtifact) else artifact).estimator
+    score = artifact.gates[0].estimator  # the groups of a router share it
     if score.name == ITEMS:
         return "items"
     return "calls" if score.judge is not None and score.judge.name in ("tool_call", "observation") else "answers"
@@ -330,7 +328,7 @@ def fits_line(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
 
 def together(router: RouterArtifact) -> str:
     """The promise of all groups at once, in one sentence."""
-    failing = [1 - confidence(part) for part in router.artifacts.values() if part.outcome.n_accepted]
+    failing = [1 - confidence(part) for part in router.gates if part.outcome.n_accepted]
     if not failing:
         return "No group has a threshold, so nothing is answered."
     if len(failing) == 1:
@@ -369,7 +367,7 @@ def target_text(alpha: float, *, certifies: bool) -> str:
 def stops_nothing(artifact: Artifact) -> bool:
     """Whether the gate accepts every calibration question, and its scope leaves none out."""
     if isinstance(artifact, RouterArtifact):
-        gates = [part for part in artifact.artifacts.values() if part.outcome.n_accepted]
+        gates = [part for part in artifact.gates if part.outcome.n_accepted]
         return bool(gates) and all(map(stops_nothing, gates))
     if isinstance(artifact, CalibrationArtifact):
         if artifact.items is not None and artifact.items.kept < artifact.items.items:
@@ -384,7 +382,7 @@ def warning(artifact: Artifact) -> str | None:
     if not stops_nothing(artifact):
         return None
     if isinstance(artifact, RouterArtifact):
-        return next(warning(part) for part in artifact.artifacts.values() if part.outcome.n_accepted)
+        return next(warning(part) for part in artifact.gates if part.outcome.n_accepted)
     n, wrong, nouns = artifact.outcome.n_accepted, artifact.outcome.n_errors, nouns_of(artifact)
     return (
         f"This gate stops nothing: its threshold accepts each of the {n} calibration {nouns.asked}, and "

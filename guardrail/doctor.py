@@ -160,8 +160,8 @@ def examine(
         return
     yield from _stated(artifact)
     if isinstance(artifact, RouterArtifact):
-        artifact = next(iter(artifact.artifacts.values()))  # the groups share model, plan and score
-    stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
+        artifact = artifact.gates[0]  # the groups share model, plan and score
+    stages = artifact.gates
     yield from _asked(artifact)
     yield _age(stages[0], max_age)
     yield from _packages(stages[0])
@@ -211,8 +211,9 @@ def _threshold(artifact: CalibrationArtifact | CascadeArtifact) -> Finding:
         return Finding("threshold", "fail", none, f"{more} a better model")
     else:
         target = target_text(outcome.alpha, certifies=outcome.certifies)
-    stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
-    return Finding("threshold", "ok", f"{', then '.join(map(answer_if, stages))}, for {target} ({outcome.rule})")
+    return Finding(
+        "threshold", "ok", f"{', then '.join(map(answer_if, artifact.gates))}, for {target} ({outcome.rule})"
+    )
 
 
 def _asked(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:

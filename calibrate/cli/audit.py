@@ -140,7 +140,7 @@ def _test_router(
     fresh: _Fresh, artifact: RouterArtifact, estimator: str | None, asks: dict[str, Any], *, as_json: bool
 ) -> bool:
     """Test the promise of each group on its own questions; whether one is refuted."""
-    file, key = _fresh_records(fresh, next(iter(artifact.artifacts.values())), estimator)
+    file, key = _fresh_records(fresh, artifact.gates[0], estimator)
     audits = audit_router(artifact, file.records, key, **asks)
     if as_json:
         _print_json({name: each.model_dump(mode="json") for name, each in audits.items()})

@@ -231,7 +231,7 @@ def _fit_by_group(job: FitJob, by: ByGroup) -> None:
     router = counted(router, Ledger(job.records))
     written = save_fit(job, router, None if job.test else test)
     print_router(router)
-    print_fits(next(iter(router.artifacts.values())))
+    print_fits(router.gates[0])
     if audits:
         print_audits(audits)
     use = "serve it with guardrail.Router.of(model, artifact, key=...)"

@@ -9,7 +9,14 @@ from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
-from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact, kind_of, uncalibrated
+from guardrail.artifact import (
+    ALL_OTHERS,
+    CalibrationArtifact,
+    CascadeArtifact,
+    RouterArtifact,
+    load_artifact,
+    uncalibrated,
+)
 from guardrail.errors import ArtifactMismatchError, UsageError, did_you_mean, refuse_unknown
 from guardrail.guard.router import check_key
 from guardrail.judges import ToolCallJudge
@@ -66,8 +73,9 @@ def routes(given: Given | RouterArtifact | None, key: Key | None) -> Mapping[str
         UsageError: A router without a key function, or a key function without a router.
         ValueError: The key is not a function of messages.
     """
-    if isinstance(given, str | Path) and given != COLLECT and Path(given).exists() and kind_of(given) == "router":
-        given = RouterArtifact.load(given)
+    if isinstance(given, str | Path) and given != COLLECT and Path(given).exists():
+        loaded = load_artifact(given)
+        given = given if isinstance(loaded, CascadeArtifact) else loaded  # `load` refuses it, and says why
     if not isinstance(given, RouterArtifact):
         if key is not None:
             raise UsageError("key= names the group of a router's artifact (`calibrate fit --by group`). Leave it out.")

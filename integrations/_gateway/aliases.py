@@ -99,7 +99,7 @@ class ServedAlias:
         self._endpoints = {upstream.url: EndpointState() for upstream in config.upstream}
         self.forwarding = Forwarding(name, self.upstream, self._endpoints[self.upstream.url], health)
         self.artifact = _artifact_of(name, config)
-        self._stages = _stages_of(self.artifact)
+        self._stages = () if self.artifact is None else self.artifact.gates
         self.single = self._stages[0] if self._stages else None
         """The artifact; of a cascade or router the first one; None without one."""
         scorer = _scorer_of(config)
@@ -342,13 +342,6 @@ def _artifact_of(name: str, config: Alias) -> Artifact | None:
             "artifact of one group."
         )
     return loaded
-
-
-def _stages_of(artifact: Artifact | None) -> tuple[CalibrationArtifact, ...]:
-    """The artifacts of the guards that an artifact is for: of a cascade in order, of a router in any."""
-    if isinstance(artifact, CascadeArtifact):
-        return tuple(artifact.stages)
-    return () if artifact is None else tuple(getattr(artifact, "artifacts", {"": artifact}).values())
 
 
 def _scorer_of(config: Alias) -> Scorer | None:
