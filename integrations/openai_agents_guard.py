@@ -84,11 +84,11 @@ from agents.tool_context import ToolContext  # noqa: E402
 from ._frameworks.openai_agents_items import (  # noqa: E402
     Format,
     as_tools,
+    events_of,
     from_items,
     last_results,
     read_response,
     request_bindings,
-    stream_events,
     to_items,
     to_response,
 )
@@ -315,7 +315,7 @@ class GuardedModel(Model):
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
         """The events of `get_response`, after the verdict."""
         response = await self.get_response(*args, **kwargs)
-        for event in stream_events(response, self._gate.model_name):
+        for event in events_of(response, self._gate.model_name):
             yield event
 
     async def close(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, cast
 from uuid import uuid4
 
@@ -16,16 +15,12 @@ from agents import AgentOutputSchemaBase, FunctionTool, Handoff, ModelResponse, 
 from agents.items import TResponseInputItem, TResponseOutputItem, TResponseStreamEvent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage, UsageMetadata
 from openai.types.responses import (
-    Response,
     ResponseFunctionToolCall,
     ResponseOutputMessage,
     ResponseOutputRefusal,
-    ResponseOutputText,
     ResponseReasoningItem,
     ResponseStreamEvent,
-    ResponseUsage,
 )
-from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 from pydantic import TypeAdapter
 
 from guardrail.bindings import bindings_for
@@ -33,15 +28,16 @@ from guardrail.errors import UsageError
 from guardrail.types import Bindings
 
 from .._agents.calls import ANSWER_TOOL, arguments_of
+from .._openai.responses import call_item, message_item, stream_events, text_part, usage_of
 from .chat import content_of
 
 __all__ = [
     "Format",
+    "events_of",
     "from_items",
     "last_results",
     "read_response",
     "request_bindings",
-    "stream_events",
     "to_items",
     "to_response",
 ]
@@ -329,24 +325,11 @@ def to_response(message: AIMessage, requests: int) -> ModelResponse:
     """A guard's message as a model's response; ``requests`` counts the calls behind it."""
     output: list[TResponseOutputItem] = []
     if str(message.text) or not message.tool_calls:
-        text = ResponseOutputText(text=str(message.text), type="output_text", annotations=[], logprobs=[])
-        output.append(
-            ResponseOutputMessage(
-                id=f"msg_{uuid4().hex}", content=[text], role="assistant", status="completed", type="message"
-            )
-        )
+        item = message_item(uuid4().hex, text_part(str(message.text)))
+        output.append(ResponseOutputMessage.model_validate(item))
     for call in message.tool_calls:
-        arguments = json.dumps(call["args"], ensure_ascii=False)
-        output.append(
-            ResponseFunctionToolCall(
-                id=f"fc_{uuid4().hex}",
-                call_id=str(call["id"]),
-                name=call["name"],
-                arguments=arguments,
-                type="function_call",
-                status="completed",
-            )
-        )
+        item = call_item(uuid4().hex, str(call["id"]), call["name"], json.dumps(call["args"], ensure_ascii=False))
+        output.append(ResponseFunctionToolCall.model_validate(item))
     tokens = message.usage_metadata or UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)
     usage = Usage(
         requests=requests,
@@ -360,51 +343,19 @@ def to_response(message: AIMessage, requests: int) -> ModelResponse:
 _EVENTS: TypeAdapter[TResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 
 
-def stream_events(response: ModelResponse, model: str) -> Iterator[TResponseStreamEvent]:
+def events_of(response: ModelResponse, model: str) -> Iterator[TResponseStreamEvent]:
     """The events of a complete response: each item in one piece."""
-    whole = _whole(response, model)
-    empty = whole.model_copy(update={"output": [], "status": "in_progress", "usage": None})
-    items = chain.from_iterable(_item_events(item, place) for place, item in enumerate(response.output))
-    events = [("created", {"response": empty}), *items, ("completed", {"response": whole})]
-    for number, (kind, fields) in enumerate(events):
-        yield _EVENTS.validate_python({"type": f"response.{kind}", "sequence_number": number, **fields})
-
-
-def _item_events(item: Any, place: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The type and the fields of each event about an item."""
-    at = {"item_id": str(item.id), "output_index": place}
-    empty: dict[str, Any] = {"content": []} if isinstance(item, ResponseOutputMessage) else {"arguments": ""}
-    started = item.model_copy(update={**empty, "status": "in_progress"})
-    yield "output_item.added", {"item": started, "output_index": place}
-    if isinstance(item, ResponseFunctionToolCall):
-        yield "function_call_arguments.delta", {"delta": item.arguments, **at}
-        yield "function_call_arguments.done", {"name": item.name, "arguments": item.arguments, **at}
-    for index, part in enumerate(getattr(item, "content", ())):
-        here = {**at, "content_index": index}
-        yield "content_part.added", {"part": part.model_copy(update={"text": ""}), **here}
-        yield "output_text.delta", {"delta": part.text, "logprobs": [], **here}
-        yield "output_text.done", {"text": part.text, "logprobs": [], **here}
-        yield "content_part.done", {"part": part, **here}
-    yield "output_item.done", {"item": item, "output_index": place}
-
-
-def _whole(response: ModelResponse, model: str) -> Response:
     usage = response.usage
-    return Response(
-        id=f"resp_{uuid4().hex}",
-        created_at=0.0,
-        model=model,
-        object="response",
-        output=response.output,
-        parallel_tool_calls=True,
-        tool_choice="auto",
-        tools=[],
-        status="completed",
-        usage=ResponseUsage(
-            input_tokens=usage.input_tokens,
-            input_tokens_details=InputTokensDetails.model_validate({"cached_tokens": 0, "cache_write_tokens": 0}),
-            output_tokens=usage.output_tokens,
-            output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
-            total_tokens=usage.total_tokens,
-        ),
-    )
+    whole = {
+        "id": f"resp_{uuid4().hex}",
+        "created_at": 0.0,
+        "model": model,
+        "object": "response",
+        "output": [item.model_dump(exclude_none=True) for item in response.output],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "status": "completed",
+        "usage": usage_of(usage.input_tokens, usage.output_tokens),
+    }
+    return map(_EVENTS.validate_python, stream_events(whole))

@@ -11,6 +11,7 @@ from typing import Any
 
 from guardrail.types import SamplingPlan
 
+from .._openai.responses import call_item, message_item, stream_events, text_part, usage_of
 from .chat_requests import ChatRequest
 from .dialects import (
     Dialect,
@@ -143,14 +144,13 @@ def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
     message, finish = choice["message"], choice["finish_reason"]
     output: list[dict[str, Any]] = []
     if message["refusal"] is not None:
-        output.append(_message(number, {"type": "refusal", "refusal": message["refusal"]}))
+        output.append(message_item(number, {"type": "refusal", "refusal": message["refusal"]}))
     elif message["content"] is not None:
         logprobs = (choice["logprobs"] or {}).get("content") or []
-        part = {"type": "output_text", "text": message["content"], "annotations": [], "logprobs": logprobs}
-        output.append(_message(number, part))
+        output.append(message_item(number, text_part(message["content"], logprobs)))
     for place, call in enumerate(message.get("tool_calls", ())):
-        spelled = {"call_id": call["id"], "name": call["function"]["name"], "arguments": call["function"]["arguments"]}
-        output.append({"id": f"fc_{number}_{place}", "type": "function_call", "status": "completed", **spelled})
+        function = call["function"]
+        output.append(call_item(f"{number}_{place}", call["id"], function["name"], function["arguments"]))
     stands_in = completion["guardrail"]["abstained"] or "handoff" in completion["guardrail"]
     cut = None if stands_in and finish != "length" else CUT.get(finish)
     fields, text = present(body), present(body.get("text") or {})
@@ -171,13 +171,7 @@ def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
         "store": False,
         "text": {"format": {"type": "text"}, **text},
         "tools": [{"strict": False, "parameters": None, **tool} for tool in fields.get("tools") or ()],
-        "usage": {
-            "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": usage["total_tokens"],
-        },
+        "usage": usage_of(usage["prompt_tokens"], usage["completion_tokens"]),
         "guardrail": completion["guardrail"],
     }
 
@@ -186,43 +180,8 @@ CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Reasons of an incomplete response, by those of a chat completion."""
 
 
-def _message(number: str, part: Mapping[str, Any]) -> dict[str, Any]:
-    return {"id": f"msg_{number}", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
-
-
 def events(response: Mapping[str, Any], _: ChatRequest) -> Iterator[dict[str, Any]]:
-    return ({**event, "sequence_number": number} for number, event in enumerate(_unnumbered(response)))
-
-
-def _unnumbered(response: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    begun = {**response, "status": "in_progress", "completed_at": None, "incomplete_details": None, "output": []}
-    begun["usage"] = None
-    for kind in ("created", "in_progress"):
-        yield {"type": f"response.{kind}", "response": begun}
-    for place, item in enumerate(response["output"]):
-        at = {"output_index": place, "item_id": item["id"]}
-        empty: dict[str, Any] = {"content": []} if item["type"] == "message" else {"arguments": ""}
-        opened = {**item, "status": "in_progress"} | empty
-        yield {"type": "response.output_item.added", "output_index": place, "item": opened}
-        if item["type"] == "function_call":
-            yield {"type": "response.function_call_arguments.delta", **at, "delta": item["arguments"]}
-            done = {"name": item["name"], "arguments": item["arguments"]}
-            yield {"type": "response.function_call_arguments.done", **at, **done}
-        else:
-            yield from _part_events(item["content"][0], {**at, "content_index": 0})
-        yield {"type": "response.output_item.done", "output_index": place, "item": item}
-    yield {"type": f"response.{response['status']}", "response": response}
-
-
-def _part_events(part: Mapping[str, Any], at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    kind, field = part["type"], "text" if part["type"] == "output_text" else "refusal"
-    empty = {**part, field: ""} | ({"logprobs": []} if kind == "output_text" else {})
-    more = {"logprobs": part["logprobs"]} if kind == "output_text" else {}
-    yield {"type": "response.content_part.added", **at, "part": empty}
-    if part[field]:
-        yield {"type": f"response.{kind}.delta", **at, "delta": part[field], **more}
-    yield {"type": f"response.{kind}.done", **at, field: part[field], **more}
-    yield {"type": "response.content_part.done", **at, "part": part}
+    return stream_events(response)
 
 
 def error(fault: ApiError) -> dict[str, Any]:

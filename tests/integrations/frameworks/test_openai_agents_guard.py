@@ -48,7 +48,7 @@ from guardrail.testing import make_artifact  # noqa: E402
 from integrations._agents.decisions import ANSWERED  # noqa: E402
 from integrations._agents.framework_guard import APPROVED  # noqa: E402
 from integrations._agents.held import MessageNote, ToolCallOrder  # noqa: E402
-from integrations._frameworks.openai_agents_items import stream_events, to_response  # noqa: E402
+from integrations._frameworks.openai_agents_items import events_of, to_response  # noqa: E402
 from integrations.openai_agents_guard import (  # noqa: E402
     AgentsModelChat,
     Approvals,
@@ -312,8 +312,12 @@ async def test_a_stream_begins_after_the_verdict_and_holds_the_accepted_candidat
 
 def test_every_event_of_a_stream_is_as_the_sdk_describes() -> None:
     message = AIMessage("Paris", tool_calls=[{"name": "pay", "args": {"amount": 5}, "id": "c1"}])
-    events = list(stream_events(to_response(message, 1), "m"))
-    assert [event.type for event in events][:2] == ["response.created", "response.output_item.added"]
+    events = list(events_of(to_response(message, 1), "m"))
+    assert [event.type for event in events][:3] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+    ]
     for event in events:
         type(event).model_validate(event.model_dump())
     begun = [event.item for event in events if event.type == "response.output_item.added"]
