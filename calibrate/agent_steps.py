@@ -49,7 +49,7 @@ from .data.collect import Collected, collect_records
 from .data.progress import Progress, silent
 from .data.questions import Question
 from .data.records import Record, read_records, write_records
-from .data.rows import good_rows, open_rows
+from .data.rows import read_rows
 from .data.split import Groups
 from .ledger import Ledger, counted
 from .pipeline import fit_artifact, part_header
@@ -124,7 +124,7 @@ def read_steps(path: str | Path) -> list[Step]:
     if not path.is_file():
         raise UsageError(f"no step file at {path}. Write one JSON object a line: messages, references, group.")
     step_of: dict[str, Step] = {}
-    for row in good_rows(open_rows(path, "jsonl")):
+    for row in read_rows(path, "jsonl"):
         step = _step(row.values, row.where)
         if step.id in step_of:
             raise RecordError(

@@ -26,12 +26,11 @@ from guardrail.uncertainty import Estimator, Scorer
 
 from .correctness import CorrectnessRule, default_rule, label_file, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
-from .data.formats.graded import column_names, read_as, recognised
+from .data.formats.field_map import column_names, read_as, recognised
 from .data.records import RecordFile, read_records, write_records
-from .data.rows import RawRow
+from .data.row import RawRow, read_list
 from .data.split import Groups, split
 from .data.table import RecordTable, table_of
-from .data.values import read_list
 from .evaluation.audit import audit, prepared
 from .evaluation.choice import AUTO, choose_score
 from .evaluation.evaluate import Evaluation, RuleSpec

@@ -30,8 +30,8 @@ from guardrail.prompting import question_text
 from ..correctness import available_rules, label_file
 from ..data.labels import LabelSession, apply_labels, open_session, queue_of, read_labels
 from ..data.progress import bar, silent
-from ..data.questions import read_rows
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, read_records
+from ..data.rows import read_rows
 from ..items.answers import needs_label, stored_spec
 from ..pipeline import FitSettings, fit_artifact
 from ..report.sentences import describe_spec

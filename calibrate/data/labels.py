@@ -17,9 +17,8 @@ from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
 from .formats.truth import WORDS
-from .questions import read_rows
 from .records import GIVEN, Record, exclusive
-from .rows import get_name
+from .rows import read_rows
 from .table import table_of
 
 __all__ = [
@@ -75,7 +74,7 @@ def read_labels(path: str | Path, kind: str | None = None) -> GivenLabels:
     path = Path(path)
     given: dict[tuple[str, str | None], bool | None] = {}
     for row in read_rows(path, kind):
-        name = get_name(row, "id")
+        name = row.name("id")
         if not name:
             raise row.fail("id", row.values.get("id"), "every label needs the id of its record")
         label = row.values.get("format")

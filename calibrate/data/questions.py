@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,8 @@ from guardrail.judges import normalise
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
 
-from .rows import RawRow, get_name, good_rows, open_rows, parsed
-from .values import get_list, get_object
+from .row import RawRow, is_plain, parsed, read_list
+from .rows import read_rows
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
@@ -34,8 +35,9 @@ __all__ = [
     "option_labels",
     "question_of",
     "read_questions",
-    "read_rows",
+    "read_references",
     "reference_label",
+    "refuse_no_option",
     "slot_names",
     "system_of",
 ]
@@ -217,16 +219,6 @@ def reference_label(question: Question) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def read_rows(path: Path, kind: str | None = None) -> Iterator[RawRow]:
-    """Rows of a file; its kind is how its name ends, unless it is given.
-
-    Raises:
-        RecordError: A row that cannot be read; file and line are named.
-        UsageError: The file is missing, or of another kind.
-    """
-    return good_rows(open_rows(path, kind))
-
-
 def question_of(row: RawRow, *, require_references: bool) -> Question:
     """The question of a row with our own fields.
 
@@ -239,26 +231,25 @@ def question_of(row: RawRow, *, require_references: bool) -> Question:
         text = messages[-1]["content"]
     if not isinstance(text, str) or not text.strip():
         raise row.fail("question", text, "it must be a non-empty text")
-    group = get_name(row, "group")
     options = _options(row)
-    references = _references(row, required=require_references)
+    references = read_references(row, "references")
+    if not references and require_references:
+        raise row.fail(
+            "references", row.values.get("references"), "at least one accepted answer is needed to label the model's "
+            "answer. Add it, or let people judge the answers: calibrate collect, score, label --interactive."
+        )  # fmt: skip
     slots = _slots(row)
-    name = get_name(row, "id") or content_id(text, options, slots, messages=messages)
+    name = row.name("id") or content_id(text, options, slots, messages=messages)
     question = Question(
         id=name,
         question=text,
         references=references,
         options=options,
         slots=slots,
-        group=group,
+        group=row.name("group"),
         messages=messages,
     )
-    if options is not None and references and reference_label(question) is None:
-        raise row.fail(
-            "references",
-            list(references),
-            f"one of them must be an option label ({', '.join(options)}) or the text of exactly one option",
-        )
+    refuse_no_option(row, "references", question)
     return question
 
 
@@ -273,25 +264,53 @@ def _refuse_near_names(row: RawRow) -> None:
             raise row.fail(name, row.values[name], f"unknown field. Rename it to {names[near[0]]!r}.")
 
 
-def _references(row: RawRow, *, required: bool) -> tuple[str, ...]:
-    items = get_list(row, "references")
-    if not items and required:
-        raise row.fail(
-            "references", row.values.get("references"), "at least one accepted answer is needed to label the model's "
-            "answer. Add it, or let people judge the answers: calibrate collect, score, label --interactive."
-        )  # fmt: skip
-    for item in items:
-        if isinstance(item, bool) or not isinstance(item, str | int | float) or not str(item).strip():
-            raise row.fail("references", items, f"every accepted answer must be a non-empty text; {item!r} is not")
-    return tuple(str(item).strip() for item in items)
+def read_references(row: RawRow, column: str, repaired: Counter[str] | None = None) -> tuple[str, ...]:
+    """The accepted answers of a row; () without any.
+
+    Args:
+        row: The row.
+        column: Its column with them.
+        repaired: Counts, as sentences, what is read otherwise than it is written; None: that is refused.
+
+    Raises:
+        RecordError: They are no texts, or what would be repaired.
+    """
+    written = row.values.get(column)
+    inner = read_list(written) if isinstance(written, str) and written.lstrip().startswith("[") else None
+    items = row.listed(column)
+    if not row.textual and inner and all(isinstance(item, str) for item in inner):
+        if repaired is None:
+            as_list = json.dumps(inner, ensure_ascii=False)
+            rule = f"this text reads as a list of answers. Write {as_list}; if it is one answer, [TEXT]"
+            raise row.fail(column, written, rule)
+        items = inner
+        repaired['references are lists written as text (["a", "b"]) and were read as lists.'] += 1
+    good = [item for item in items if item is not None and str(item).strip()]
+    for item in good if good and repaired is not None else items:
+        if not is_plain(item) or not str(item).strip():
+            raise row.fail(column, items, f"every accepted answer must be a non-empty text; {item!r} is not")
+    if repaired is not None and len(good) < len(items):
+        repaired["rows have an empty accepted answer among others; it was left out."] += 1
+    return tuple(str(item).strip() for item in good)
+
+
+def refuse_no_option(row: RawRow, column: str, question: Question) -> None:
+    """Refuse a question with options of which no reference names one.
+
+    Raises:
+        RecordError: None of them is a label, or the text of exactly one option.
+    """
+    if question.options and question.references and reference_label(question) is None:
+        rule = f"one of them must be an option label ({', '.join(question.options)}) or the text of exactly one option"
+        raise row.fail(column, list(question.references), rule)
 
 
 def _options(row: RawRow) -> dict[str, str] | None:
-    labelled = get_object(row, "options", keep=row.values.get("options") or ())  # null is refused below
+    labelled = row.labelled("options", keep=row.values.get("options") or ())  # null is refused below
     if labelled is None and row.textual:  # a column for each
         labelled = {letter: row.values[letter] for letter in _LETTERS if letter in row.values} or None
     for label, text in (labelled or {}).items():
-        if not label or isinstance(text, bool) or not isinstance(text, str | int | float) or text == "":
+        if not label or not is_plain(text) or text == "":
             raise row.fail("options", labelled, f"option {label!r} must be a non-empty text, got {text!r}")
     return None if labelled is None else {label: str(text) for label, text in labelled.items()}
 

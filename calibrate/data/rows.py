@@ -11,8 +11,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -20,50 +19,14 @@ from typing import Any
 
 from guardrail.errors import RecordError, UsageError, require
 
-__all__ = [
-    "KINDS",
-    "Found",
-    "RawRow",
-    "RowSource",
-    "folder_rows",
-    "get_name",
-    "good_rows",
-    "json_document",
-    "open_rows",
-    "parquet_rows",
-    "parsed",
-    "search",
-    "short",
-    "with_paths",
-]
+from .row import RawRow, search, short
+
+__all__ = ["KINDS", "Found", "RowSource", "json_document", "open_rows", "read_rows"]
 
 KINDS = ("csv", "json", "jsonl", "parquet")
 """Kinds of files with one row a question; csv stands for every table in a text file."""
 _ENDINGS = {**{kind: kind for kind in KINDS}, "ndjson": "jsonl", "tsv": "csv"}
 """Kinds by how the name of a file ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class RawRow:
-    """A raw row.
-
-    Attributes:
-        where: File and line, as shown to people.
-        values: Fields by name.
-        textual: Whether every value is a text (of a table), so that lists and numbers have to be parsed; None for a
-            cell that says that it has no value.
-        decimal_comma: Whether numbers are written with a decimal comma: "0,9".
-    """
-
-    where: str
-    values: Mapping[str, Any]
-    textual: bool = False
-    decimal_comma: bool = False
-
-    def fail(self, field: str, got: object, rule: str) -> RecordError:
-        """The error for a bad field: where, what was found, and the rule with the way out."""
-        return RecordError(f"{self.where}: field {field!r}: got {short(got)}; {rule}")
-
 
 Found = RawRow | RecordError
 """A row, or why there is none."""
@@ -91,7 +54,7 @@ def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> R
         RecordError: The file as a whole cannot be read.
     """
     if path.is_dir():
-        return RowSource(folder_rows(path))
+        return RowSource(_folder(path))
     if not path.is_file():
         raise UsageError(f"no file at {path}. Give a .jsonl, .json, .csv, .xlsx or .parquet file, or a data folder.")
     with path.open("rb") as file:
@@ -105,7 +68,7 @@ def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> R
     if kind == "csv":
         opened = _table(path)
     elif kind in KINDS:
-        opened = RowSource(_jsonl(path) if kind == "jsonl" else parquet_rows(path))
+        opened = RowSource(_jsonl(path) if kind == "jsonl" else _parquet(path))
     else:
         raise UsageError(
             f"{path} is not a .jsonl, .json, .csv, .tsv, .xlsx or .parquet file. Name its kind: --format "
@@ -124,13 +87,14 @@ def _chosen(rows: Iterator[Found], where: str) -> Iterator[Found]:
     return (row for row in found if isinstance(row, RecordError) or id(row.values) in chosen)
 
 
-def good_rows(source: RowSource) -> Iterator[RawRow]:
-    """The rows; the first that cannot be read stops.
+def read_rows(path: Path, kind: str | None = None, rows: str | None = None) -> Iterator[RawRow]:
+    """The rows of a file (`open_rows`); the first that cannot be read stops.
 
     Raises:
-        RecordError: Of that row.
+        RecordError: Of that row; file and line are named.
+        UsageError: As `open_rows`.
     """
-    for row in source.rows:
+    for row in open_rows(path, kind, rows).rows:
         if isinstance(row, RecordError):
             raise row
         yield row
@@ -314,73 +278,6 @@ def _written(cell: Any) -> str:
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
-# -- Values -----------------------------------------------------------------------------------------------------------
-
-
-def search(path: str, document: Any, flag: str) -> Any:
-    """The value at a path (JMESPath, https://jmespath.org) in a JSON value, or None.
-
-    Raises:
-        UsageError: It is not a path; ``flag`` names where it was given.
-    """
-    jmespath = require("jmespath", extra="calibrate")
-    try:
-        return jmespath.search(path, document)
-    except jmespath.exceptions.JMESPathError as error:
-        raise UsageError(
-            f"{flag} {path!r} is not a path: {str(error).splitlines()[0]}. Write answer.text, choices[0].text, or "
-            '"a name".text (JMESPath).'
-        ) from error
-
-
-def with_paths(row: RawRow, columns: Iterable[str]) -> RawRow:
-    """The row with the values at paths into nested columns, under the paths as names.
-
-    A column of that very name comes first. Cells of a table that are JSON objects or lists are nested columns, too.
-    """
-    wanted = [column for column in columns if column not in row.values and _PATH.search(column)]
-    if not wanted:
-        return row
-    document = {name: parsed(value) for name, value in row.values.items()}
-    found: dict[str, Any] = {}
-    for path in wanted:
-        with suppress(UsageError):  # a column with another name, whose cell is empty here
-            found[path] = search(path, document, "--map")
-    return replace(row, values={**row.values, **found})
-
-
-_PATH = re.compile(r"[.\[|&(]")
-"""What a name of a column seldom has, and every path into one does."""
-
-
-def parsed(value: Any) -> Any:
-    """A cell as JSON if it is an object or a list."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
-
-
-def get_name(row: RawRow, column: str) -> str | None:
-    """A short text or whole number; None when it is absent."""
-    value = row.values.get(column)
-    if value is None or value == "":
-        return None
-    if isinstance(value, float) and value.is_integer():  # as pandas writes whole numbers beside missing ones
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise row.fail(column, value, "it must be a text or a whole number; leave it out if there is none")
-    return str(value).strip() or None
-
-
-def short(value: object, limit: int = 120) -> str:
-    """A value for an error message."""
-    shown = "nothing" if value is None else repr(value)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
-
-
 # -- Parquet files, and folders of Hugging Face `datasets`, through pyarrow (the extra "data") -------------------------
 # A folder is either what ``Dataset.save_to_disk`` wrote (``state.json`` and Arrow stream files), what
 # ``DatasetDict.save_to_disk`` wrote (``dataset_dict.json`` and one such folder a split), or a folder of Parquet files
@@ -390,13 +287,7 @@ def short(value: object, limit: int = 120) -> str:
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
 
-def parquet_rows(path: Path) -> Iterator[RawRow]:
-    """Rows of one Parquet file.
-
-    Raises:
-        MissingDependencyError: pyarrow is not installed.
-        RecordError: The file is not a Parquet file.
-    """
+def _parquet(path: Path) -> Iterator[RawRow]:
     parquet = require("pyarrow.parquet", extra="data")
     lib = require("pyarrow.lib", extra="data")
     try:
@@ -405,23 +296,21 @@ def parquet_rows(path: Path) -> Iterator[RawRow]:
         raise RecordError(
             f"{path}: not a Parquet file ({error}). Is it a Git LFS pointer? Download it again."
         ) from error
-    return _rows(path, (batch.to_pylist() for batch in file.iter_batches()))
+    return _numbered(path, (batch.to_pylist() for batch in file.iter_batches()))
 
 
-def folder_rows(path: Path) -> Iterator[RawRow]:
+def _folder(path: Path) -> Iterator[RawRow]:
     """Rows of a dataset folder.
 
     Raises:
         UsageError: Several splits, or no dataset there.
-        MissingDependencyError: pyarrow is not installed.
-        RecordError: A file cannot be read.
     """
     if (path / "dataset_dict.json").is_file():
-        splits = _json(path / "dataset_dict.json").get("splits") or []
+        splits = _state(path / "dataset_dict.json").get("splits") or []
         if len(splits) != 1:
             there = ", ".join(splits) or "none"
             raise UsageError(f"{path} holds splits {there}. Give the folder of one, e.g. {path}/test")
-        return folder_rows(path / splits[0])
+        return _folder(path / splits[0])
     if (path / "state.json").is_file():
         return _saved(path)
     shards = sorted(path.rglob("*.parquet"))
@@ -433,21 +322,21 @@ def folder_rows(path: Path) -> Iterator[RawRow]:
     names = sorted({_SHARD.sub("", shard.relative_to(path).with_suffix("").as_posix()) for shard in shards})
     if len(names) > 1:
         raise UsageError(f"{path} holds several splits ({', '.join(names)}). Give the Parquet file of one of them.")
-    return (row for shard in shards for row in parquet_rows(shard))
+    return (row for shard in shards for row in _parquet(shard))
 
 
 def _saved(path: Path) -> Iterator[RawRow]:
     """Rows of a folder that `save_to_disk` wrote, in the order its state file lists."""
-    state = _json(path / "state.json")
+    state = _state(path / "state.json")
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise UsageError(f"{path} stores a selection of rows. Save it again after `dataset.flatten_indices()`.")
     names = [str(entry["filename"]) for entry in state.get("_data_files") or []]
     if not names:
         raise UsageError(f"{path}/state.json lists no data file. Save the dataset again with `save_to_disk`.")
-    return (row for name in names for row in _stream(path / name))
+    return (row for name in names for row in _arrow(path / name))
 
 
-def _stream(path: Path) -> Iterator[RawRow]:
+def _arrow(path: Path) -> Iterator[RawRow]:
     ipc = require("pyarrow.ipc", extra="data")
     lib = require("pyarrow.lib", extra="data")
     try:
@@ -457,15 +346,15 @@ def _stream(path: Path) -> Iterator[RawRow]:
         raise RecordError(
             f"{path}: not an Arrow stream ({error}). Save the dataset again, or copy it again."
         ) from error
-    return _rows(path, iter(batches))
+    return _numbered(path, iter(batches))
 
 
-def _rows(path: Path, batches: Iterator[list[dict[str, Any]]]) -> Iterator[RawRow]:
+def _numbered(path: Path, batches: Iterator[list[dict[str, Any]]]) -> Iterator[RawRow]:
     for number, values in enumerate(chain.from_iterable(batches), start=1):
         yield RawRow(f"{path}:{number}", values)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _state(path: Path) -> dict[str, Any]:
     document = json_document(path, "Save the dataset again.")
     if not isinstance(document, dict):
         raise RecordError(f"{path}: got {type(document).__name__}; it must be a JSON object. Save the dataset again.")

@@ -31,9 +31,9 @@ from guardrail.types import Bindings, Missing, Sample, SamplingPlan
 from guardrail.uncertainty import Estimator, unmet_needs
 
 from ..data.progress import Progress, silent
-from ..data.questions import read_rows
 from ..data.record import ItemLabels
 from ..data.records import GIVEN, Record, RecordFile
+from ..data.rows import read_rows
 from ..rules.items import check_cap
 
 __all__ = ["cap_of_counts", "compare_with_gold", "label_items", "labels_by_hand", "labels_of_file"]

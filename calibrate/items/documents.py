@@ -14,7 +14,8 @@ from guardrail.errors import RecordError
 from guardrail.judges.json_value import read_json
 
 from ..data.formats import ColumnMap, Imported, ImportSettings, import_rows
-from ..data.rows import Found, RawRow, open_rows
+from ..data.row import RawRow
+from ..data.rows import Found, open_rows
 
 __all__ = ["import_document_rows", "import_documents"]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
 from calibrate.data.formats import import_rows
-from calibrate.data.rows import RawRow
+from calibrate.data.row import RawRow
 from calibrate.scoring.compute import score_records
 from guardrail import Bindings, Guardrail
 from guardrail.judges import make_judge

@@ -1,11 +1,11 @@
-"""Which column of a foreign file holds what."""
+"""Columns of a foreign file and the fields that they hold: as a user maps them, or as their names say."""
 
 from __future__ import annotations
 
 import difflib
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from guardrail.errors import UsageError
@@ -13,18 +13,19 @@ from guardrail.types import Unit
 from guardrail.uncertainty import EstimatorSpec
 
 from ...spec_syntax import assignment
+from ..row import RawRow
 
 __all__ = [
     "FIELDS",
     "IMPORTED",
-    "LABELS",
-    "SCORES",
     "ColumnMap",
     "ScoreColumn",
+    "column_names",
     "overlooked",
     "parse_map",
-    "taken",
-    "usual_field",
+    "proposed",
+    "read_as",
+    "recognised",
 ]
 
 FIELDS = (
@@ -34,11 +35,14 @@ FIELDS = (
 )
 """Fields a column can be mapped to; a column of the same name needs no mapping."""
 
-LABELS = ("correct", "error")
+_LABELS = ("correct", "error")
 """Fields of labels."""
 
-SCORES = ("score", "confidence", "certainty")
+_SCORES = ("score", "confidence", "certainty")
 """What a column with a number for each answer can hold."""
+
+_RECOGNISED = ("id", "question", "references", "answer", *_LABELS, "group")
+"""Fields that are recognised beside scores in a table that has its scores and labels."""
 
 _HOLDS = {
     "question": "the question",
@@ -131,9 +135,27 @@ class ColumnMap:
         """Columns of a field: as mapped, else the column of the same name."""
         return self.columns.get(name, (name,))
 
+    def column(self, name: str) -> str:
+        """The first column of a field; "" if the map leaves the field out."""
+        return next(iter(self.of(name)), "")
+
     def mapped(self, name: str) -> bool:
         """Whether a field was mapped, so that it must be there."""
         return name in self.columns
+
+    @property
+    def named(self) -> set[str]:
+        """The columns, or paths into them, that a user named."""
+        return {name for names in self.columns.values() for name in names} | {score.column for score in self.scores}
+
+    @property
+    def read(self) -> set[str]:
+        """Every column, or path, that is read where a row has it."""
+        return {name for field in FIELDS for name in self.of(field)} | self.named
+
+    def without(self, *names: str) -> ColumnMap:
+        """The map with fields that the file does not have, whatever its columns are called."""
+        return ColumnMap({**self.columns, **dict.fromkeys(names, ())}, self.scores)
 
 
 def parse_map(entries: Iterable[str]) -> ColumnMap:
@@ -152,10 +174,10 @@ def parse_map(entries: Iterable[str]) -> ColumnMap:
         name, column = assignment(entry)
         if not column:
             raise UsageError(f"--map {entry!r} names no column. Write FIELD=COLUMN, e.g. question=prompt.")
-        if name in SCORES:
+        if name in _SCORES:
             scores.append(_score(entry, column, name))
             continue
-        _known(entry, name)
+        _refuse_unknown(entry, name)
         if name in columns:
             raise UsageError(f"--map {entry!r}: {name} is mapped already, to {','.join(columns[name])}. Leave one out.")
         several = [part.strip() for part in _SEPARATE.findall(column)] if name in _SEVERAL else [column.strip()]
@@ -172,18 +194,70 @@ _ROOT = re.compile(r"[.\[| ]")
 """End of the column that a path begins with."""
 
 
-def taken(columns: ColumnMap, names: Collection[str]) -> tuple[set[str], set[str]]:
-    """The columns that are read, and the fields that have one; a label and its opposite are one, and so are scores.
+def _score(entry: str, text: str, kind: str) -> ScoreColumn:
+    name, _, column = (part.strip() for part in text.partition(":"))
+    if not name or " " in name or "/" in name:
+        raise UsageError(f"--map {entry!r}: a score needs a plain name. Write score=NAME:COLUMN.")
+    return ScoreColumn(name, column or name, kind == "confidence", certain=kind == "certainty")
+
+
+def _refuse_unknown(entry: str, name: str) -> None:
+    if name not in FIELDS:
+        near = difflib.get_close_matches(name, FIELDS, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join((*FIELDS, *_SCORES))}."
+        raise UsageError(f"--map {entry!r}: unknown field {name!r}. {hint}")
+
+
+# -- What the names of columns say -------------------------------------------------------------------------------------
+
+
+def column_names(rows: Iterable[RawRow]) -> list[str]:
+    """All columns of the rows, in order of appearance."""
+    return list(dict.fromkeys(str(name) for row in rows for name in row.values))
+
+
+def recognised(rows: Sequence[RawRow], columns: ColumnMap) -> ColumnMap:
+    """The map with the columns that are not mapped and have a usual name, such as "confidence" or "is_correct".
+
+    A confidence above 1, as a percentage, is read as a number that is higher for certain answers.
+    """
+    names = column_names(rows)
+    fields, scores = dict(columns.columns), list(columns.scores)
+    read, known = _taken(columns, names)
+    for name in names:
+        field = _usual_field(name)
+        if field is None or name in read or field in known:
+            continue
+        if field in _SCORES:
+            if field == "confidence" and any((row.number_or_none(row.values.get(name)) or 0) > 1 for row in rows):
+                field = "certainty"
+            scores.append(_score(name, f"{'_'.join(name.split())}:{name}", field))
+        elif field in _RECOGNISED:
+            fields[field] = (name,)
+            known |= set(_LABELS) if field in _LABELS else {field}
+    return ColumnMap(fields, tuple(scores))
+
+
+def read_as(columns: ColumnMap, names: Sequence[str]) -> str:
+    """The sentence that says which column was taken for what.
 
     Args:
-        columns: The map.
-        names: Columns of the rows.
+        columns: The map with the recognised columns.
+        names: All columns of the file.
     """
-    read = {name for field in FIELDS for name in columns.of(field)} | {score.column for score in columns.scores}
-    read |= {_ROOT.split(path, maxsplit=1)[0] for path in read}
-    fields = {field for field in FIELDS if columns.mapped(field) or any(name in names for name in columns.of(field))}
-    fields |= set(LABELS) if fields & set(LABELS) else set()
-    return read, fields | (set(SCORES) if columns.scores else set())
+    said: list[str] = []
+    used: set[str] = set()
+    for score in columns.scores:
+        direction = "lower" if not score.confidence and not score.certain else "higher"
+        said.append(f"score {score.column} ({direction} is more certain)")
+        used.add(score.column)
+    for holds in FIELDS:
+        for name in columns.of(holds):
+            if name in names or columns.mapped(holds):
+                said.append(name if name == holds else f"{holds} {name}")
+                used.add(name)
+    unread = [name for name in names if name and name not in used]
+    return f"Read as {', '.join(said)}" + (f"; not read: {', '.join(unread)}." if unread else ".")
 
 
 def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
@@ -193,17 +267,43 @@ def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
         seen: Columns of the rows.
         columns: The map they were read with.
     """
-    read, used = taken(columns, seen)
+    read, known = _taken(columns, seen)
     for column in sorted(set(seen) - read):
         near = difflib.get_close_matches(_plain(column), FIELDS, n=1, cutoff=0.8)
-        field = usual_field(column) or next(iter(near), None)
-        if field is not None and field not in used:
+        field = _usual_field(column) or next(iter(near), None)
+        if field is not None and field not in known:
             holds = _HOLDS.get(field, f"the field {field}")
             mapping = shlex.quote(f"{field}={column}")
             yield f"Column {column!r} was not read. If it holds {holds}: --map {mapping}"
 
 
-def usual_field(column: str) -> str | None:
+def proposed(names: Sequence[str]) -> str:
+    """Options that fit columns by their names, for an error; "" without any."""
+    numbered: dict[str, list[str]] = {}
+    for name in names:
+        if match := re.fullmatch(r"(.*\D)\d+", name):
+            numbered.setdefault(match[1], []).append(name)
+    samples = max(numbered.values(), key=len, default=[])
+    left = [name for name in reversed(names) if name not in samples and name not in FIELDS]
+    # A name such as llm_answer says at its end what it holds.
+    usual = {_usual_field(name) or _usual_field(re.split("[ _-]", name)[-1]): name for name in left}
+    options = [
+        f"--map {shlex.quote(f'{field}={usual[field]}')}"
+        for field in ("question", "references", "answer")
+        if field in usual
+    ]
+    return " ".join([*options, *([f"--map samples={','.join(samples)}"] if len(samples) > 1 else [])])
+
+
+def _taken(columns: ColumnMap, names: Collection[str]) -> tuple[set[str], set[str]]:
+    """The columns that are read, and the fields that have one; a label and its opposite are one, and so are scores."""
+    read = columns.read | {_ROOT.split(path, maxsplit=1)[0] for path in columns.read}
+    fields = {field for field in FIELDS if columns.mapped(field) or any(name in names for name in columns.of(field))}
+    fields |= set(_LABELS) if fields & set(_LABELS) else set()
+    return read, fields | (set(_SCORES) if columns.scores else set())
+
+
+def _usual_field(column: str) -> str | None:
     """The field that a column of this name usually holds; None for other names."""
     plain = _plain(column)
     return plain if plain in FIELDS else next((name for name, names in _OTHER_NAMES.items() if plain in names), None)
@@ -211,18 +311,3 @@ def usual_field(column: str) -> str | None:
 
 def _plain(column: str) -> str:
     return column.strip().lower().replace(" ", "_").replace("-", "_")
-
-
-def _score(entry: str, text: str, kind: str) -> ScoreColumn:
-    name, _, column = (part.strip() for part in text.partition(":"))
-    if not name or " " in name or "/" in name:
-        raise UsageError(f"--map {entry!r}: a score needs a plain name. Write score=NAME:COLUMN.")
-    return ScoreColumn(name, column or name, kind == "confidence", certain=kind == "certainty")
-
-
-def _known(entry: str, name: str) -> None:
-    if name in FIELDS:
-        return
-    near = difflib.get_close_matches(name, FIELDS, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join((*FIELDS, *SCORES))}."
-    raise UsageError(f"--map {entry!r}: unknown field {name!r}. {hint}")

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 from guardrail.errors import RecordError, UsageError
 
 from ..questions import Question, question_of, read_questions
-from ..rows import RawRow, RowSource, good_rows, json_document, open_rows, with_paths
+from ..row import RawRow
+from ..rows import json_document, read_rows
 from .build import Builder
 from .field_map import ColumnMap
 
@@ -49,7 +50,7 @@ def load_questions(
         raise UsageError(f"no file at {path}. Give the path of a question file or data folder.")
     name = format or ("mapped" if columns is not None else _detect(path))
     if columns is not None:
-        questions = _mapped(open_rows(path, rows=rows), columns)
+        questions = _mapped(read_rows(path, rows=rows), columns)
     elif name == "own":
         return read_questions(path, require_references=require_references)
     elif name in _READERS:
@@ -66,19 +67,13 @@ def load_questions(
     return questions
 
 
-def _mapped(source: RowSource, columns: ColumnMap) -> list[Question]:
+def _mapped(rows: Iterator[RawRow], columns: ColumnMap) -> list[Question]:
     """Questions of rows by a map of their columns, or paths into nested ones."""
     plain = ("id", "question", "references", "options", "group")
     mapped = {name: columns.of(name) for name in plain if columns.mapped(name)}
     builder = Builder(ColumnMap({**mapped, "answer": (), "samples": (), "tools": ()}))
     paths = sorted({name for names in mapped.values() for name in names})
-    questions = []
-    for row in good_rows(source):
-        found = with_paths(row, paths)
-        if not builder.ready:
-            builder.expect(found)
-        questions.append(builder.build(found).to_question())
-    return questions
+    return [builder.build(row.with_paths(paths)).to_question() for row in rows]
 
 
 def _detect(path: Path) -> str:
@@ -263,7 +258,7 @@ def _base(rows: Sequence[RawRow], cops: Sequence[int]) -> int:
 def _rows(path: Path) -> list[RawRow]:
     """All rows; the first that cannot be read stops. The official files of MedMCQA have lines, and end with .json."""
     kind = "jsonl" if path.is_file() and path.suffix.lower() == ".json" else None
-    rows = list(good_rows(open_rows(path, kind)))
+    rows = list(read_rows(path, kind))
     if not rows:
         raise UsageError(f"{path} holds no row")
     return rows

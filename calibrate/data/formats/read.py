@@ -1,10 +1,8 @@
-"""Foreign rows to records and a header that every later step accepts."""
+"""Foreign files to records and a header that every later step accepts: bytes, rows, records, file."""
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,11 +17,14 @@ from guardrail.prompting import PromptWrapping
 from guardrail.specs import IMPORTED, CorrectnessSpec, ModelIdentity
 from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
 
-from ..records import Record, RecordFile, RecordHeader
-from ..rows import KINDS, Found, RawRow, get_name, open_rows, with_paths
-from .build import Builder, OptionScale, Primary, check_references
+from ..record import Record, RecordHeader
+from ..records import RecordFile
+from ..row import RawRow
+from ..rows import KINDS, Found, open_rows
+from .answers import OptionScale
+from .build import Builder, Primary
 from .exports import EXPORTS, export_like
-from .field_map import FIELDS, LABELS, ColumnMap, overlooked, parse_map, usual_field
+from .field_map import ColumnMap, overlooked, parse_map, proposed
 from .truth import Labels, OtherLabels
 
 UNNAMED = "unnamed"
@@ -125,8 +126,8 @@ def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imp
     path, settings = Path(path), settings or ImportSettings()
     kind, settings = _resolved(path, settings)
     source = open_rows(path, kind, settings.rows)
-    name = settings.format or path.suffix.removeprefix(".") or "dataset folder"
-    return import_found(source.rows, settings, path, name, source.notes)
+    layout = settings.format or path.suffix.removeprefix(".") or "dataset folder"
+    return import_found(source.rows, settings, path, layout, source.notes)
 
 
 def _resolved(path: Path, settings: ImportSettings) -> tuple[str | None, ImportSettings]:
@@ -162,11 +163,7 @@ def import_rows(rows: Iterable[Found], settings: ImportSettings | None = None, *
 
 
 def import_found(
-    rows: Iterable[Found],
-    settings: ImportSettings,
-    path: Path,
-    kind: str,
-    notes: Sequence[str] = (),
+    rows: Iterable[Found], settings: ImportSettings, path: Path, layout: str, notes: Sequence[str] = ()
 ) -> Imported:
     """As `import_file`, of rows that are open already.
 
@@ -174,47 +171,37 @@ def import_found(
         rows: The rows, and the errors of those that cannot be read.
         settings: What the rows hold.
         path: Where they are, for messages and the name of the questions.
-        kind: `Imported.layout`.
+        layout: `Imported.layout`.
         notes: Cautions about how the file was read.
     """
     columns = settings.columns
     if settings.answer is not None:
         columns = ColumnMap({**columns.columns, "answer": (settings.answer,)}, columns.scores)
     labels = Labels(settings.words, settings.cut, settings.other_labels)
-    builder = Builder(
-        columns,
-        settings.primary,
-        settings.option_scale,
-        labels=labels,
-        cut_off=settings.cut_off,
-    )
-    reader = _Reader(builder, settings.system, settings.skip_bad)
-    try:
-        records = _by_content(reader.read(rows), builder.numbered)
-    except RecordError:
-        if reader.seen:  # a missing model has an error of its own, and so has a bad first row
-            named = {name: mapped for name, mapped in columns.columns.items() if name != "model"}
-            _refuse_unseen(path, ColumnMap(named, columns.scores), reader.seen)
-        raise
-    model = reader.model(path)
-    if reader.seen and (not records or settings.format not in EXPORTS):
-        # An export may lack what nobody labelled, or what an older version wrote.
-        _refuse_unseen(path, columns, reader.seen)
+    builder = Builder(columns, settings.primary, settings.option_scale, labels, settings.cut_off)
+    reading = _Reading(path, builder, settings)
+    for row in rows:
+        reading.add(row)
+    records, model = reading.finish()
     if not records:
-        if not reader.bad:
+        if not reading.bad:
             raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
-        raise UsageError(f"none of {reader.n_rows} rows of {path} can be read. The first: {reader.bad[0].problem}")
-    labels.finish(next((name for field in LABELS for name in columns.of(field) if name in reader.seen), "correct"))
-    header = _header(path, settings, model, builder, records, reader.seen)
+        raise UsageError(f"none of {len(reading.bad)} rows of {path} can be read. The first: {reading.bad[0].problem}")
+    there = (name for field in ("correct", "error") for name in columns.of(field) if name in reading.seen)
+    labels.finish(next(there, "correct"))
     _refuse_unanswered(path, records)
+    records = _by_content(records, builder.numbered)
+    header = _header(path, settings, model, builder, records, reading.seen)
     found = [
         *notes,
-        *reader.notes(),
-        *builder.notes(),
-        *(() if settings.format in EXPORTS or kind == "table" else overlooked(reader.seen, columns)),
+        *reading.notes(),
+        *builder.cautions.notes(),
+        *labels.notes(),
+        *(() if settings.format in EXPORTS or layout == "table" else overlooked(reading.seen, columns)),
         *_notes(settings, records, header.plan),
     ]
-    return Imported(RecordFile(path, header, tuple(records)), kind, tuple(reader.bad), tuple(found), reader.n_rows)
+    n_rows = len(records) + len(reading.bad)
+    return Imported(RecordFile(path, header, tuple(records)), layout, tuple(reading.bad), tuple(found), n_rows)
 
 
 def write_bad(path: Path, bad: Sequence[Bad]) -> None:
@@ -226,6 +213,150 @@ def write_bad(path: Path, bad: Sequence[Bad]) -> None:
         json.dumps({"problem": bad_row.problem, "row": bad_row.row}, ensure_ascii=False, default=str) for bad_row in bad
     )
     atomic_write(path, (f"{line}\n".encode() for line in lines), private=True)
+
+
+class _Reading:
+    """The records of rows so far. The first malformed row stops, or is counted.
+
+    Of rows with a model column only those of one model are read. All are counted, so that an error can list them.
+
+    Attributes:
+        records: The records.
+        bad: Malformed rows that were left out.
+        seen: Columns that some row has, and paths that lead to a value in some row.
+    """
+
+    def __init__(self, path: Path, builder: Builder, settings: ImportSettings) -> None:
+        self.records: list[Record] = []
+        self.bad: list[Bad] = []
+        self.seen: set[str] = set()
+        self._path, self._builder, self._settings = path, builder, settings
+        self._paths = sorted(builder.columns.named)
+        self._places: dict[str, str] = {}
+        self._models: Counter[str] = Counter()
+        self._stopped: RecordError | None = None
+
+    def add(self, row: Found) -> None:
+        """Read a row; after the first malformed one only its columns, because only all rows say which are missing."""
+        if self._stopped is not None:
+            self.seen.update(row.values if isinstance(row, RawRow) else ())
+            return
+        try:
+            if isinstance(row, RecordError):
+                raise row
+            whole = row.with_paths(self._paths)
+            # A path that leads nowhere in every row is as wrong as a column that no row has.
+            self.seen.update(name for name, value in whole.values.items() if name in row.values or value is not None)
+            if self._is_of_the_model(whole):
+                self._build(whole)
+        except RecordError as error:
+            if self._settings.skip_bad:
+                self.bad.append(Bad(str(error), None if isinstance(row, RecordError) else dict(row.values)))
+            else:
+                self._stopped = error
+
+    def finish(self) -> tuple[list[Record], str | None]:
+        """The records, and the model that was read, as the file names it.
+
+        Raises:
+            RecordError: The first malformed row.
+            UsageError: No row has a column that was named; or the file holds several models and none was chosen, or
+                lacks the chosen one.
+        """
+        columns = self._builder.columns
+        if self._stopped is not None:
+            if self.seen:  # a missing model has an error of its own, and so has a first line that is no row
+                self._refuse_unseen(columns.named - set(columns.columns.get("model", ())))
+            raise self._stopped
+        model = self._model()
+        # An export may lack what nobody labelled, or what an older version wrote.
+        if self.seen and (not self.records or self._settings.format not in EXPORTS):
+            self._refuse_unseen(columns.named)
+        return self.records, model
+
+    def notes(self) -> Iterator[str]:
+        """Sentences about rows that were left out on purpose."""
+        others = sum(count for name, count in self._models.items() if name != self._settings.system)
+        if self._settings.system is not None and others:
+            yield f"{others} rows of other models were left out."
+
+    def _is_of_the_model(self, row: RawRow) -> bool:
+        columns = self._builder.columns
+        column = columns.column("model")
+        if column not in row.values and not (columns.mapped("model") and column):
+            return True
+        name = row.name(column)
+        if name is None:
+            raise row.fail(column, None, "every row must name its model")
+        self._models[name] += 1
+        return name == (self._settings.system or next(iter(self._models)))
+
+    def _build(self, row: RawRow) -> None:
+        if self._builder.expected is None:
+            self._refuse_empty(row)
+        record = self._builder.build(row)
+        first = self._places.setdefault(record.id, row.where)
+        if len(self._places) == len(self.records):
+            raise self._repeated(row, record, first)
+        self.records.append(record)
+
+    def _repeated(self, row: RawRow, record: Record, first: str) -> RecordError:
+        """The error of a row whose id, or whose question where rows have no id, an earlier row has."""
+        columns = self._builder.columns
+        column = columns.column("id")
+        if row.name(column) is not None:
+            rule = f"this id is already at {first}. Choose rows by another column, --rows \"[?NAME == 'VALUE']\", or "
+            return row.fail(column, record.id, f"{rule}correct the id.")
+        return row.fail(
+            columns.column("question") or "question",
+            record.question,
+            f"this question is already at {first}, and a question is measured once. Remove one of the rows; if they "
+            "differ in another column, give each an id: --map id=COLUMN.",
+        )
+
+    def _refuse_empty(self, first: RawRow) -> None:
+        """Refuse rows with neither answers nor scores.
+
+        Raises:
+            UsageError: With the options that fit the columns by their names.
+        """
+        if self._builder.fields_of(first) & {"answer", "samples", "option_scores"} or self._builder.columns.scores:
+            return
+        name = export_like(first.values)
+        if name is not None:
+            raise UsageError(f"{first.where}: the fields are those of {name}. Read it so: --format {name}")
+        names = [str(name) for name in first.values]
+        raise UsageError(
+            f"{first.where}: there is neither an answer, samples, option scores nor a score among the columns "
+            f"{', '.join(names)}. Map a score (--map confidence=COLUMN if high is sure, --map score=COLUMN if high is "
+            f"unsure), or answers ({proposed(names) or '--map samples=COLUMN'}), or name the tool that wrote the file: "
+            f"--format {', '.join(EXPORTS)}. Questions alone go to `calibrate collect`."
+        )
+
+    def _refuse_unseen(self, named: Collection[str]) -> None:
+        missing = sorted(set(named) - self.seen)
+        if missing:
+            hint = did_you_mean(missing[0], sorted(self.seen))
+            raise UsageError(
+                f"no row of {self._path} has a column {missing[0]!r}; there are {', '.join(sorted(self.seen))}. {hint}"
+                "Correct the --map."
+            )
+
+    def _model(self) -> str | None:
+        system = self._settings.system
+        there = ", ".join(f"{name} ({count} rows)" for name, count in self._models.items())
+        if system is not None and not self._models:
+            raise UsageError(
+                "--system is for files with a column of models (--map model=COLUMN); leave it out, or map the column"
+            )
+        if system is not None and system not in self._models:
+            raise UsageError(f"--system {system}: {self._path} holds the models {there}. Choose one of them.")
+        if system is None and len(self._models) > 1:
+            raise UsageError(
+                f"{self._path} holds several models: {there}. A threshold is valid for one: choose it with --system "
+                "NAME, and import each to its own file."
+            )
+        return system or next(iter(self._models), None)
 
 
 def _by_content(records: list[Record], numbered: Collection[str]) -> list[Record]:
@@ -250,159 +381,6 @@ def _by_content(records: list[Record], numbered: Collection[str]) -> list[Record
         drawn = None if record.drawn is None else record.drawn.model_copy(update={"question": text})
         named[place] = record.model_copy(update={"id": name, "question": text, "drawn": drawn})
     return named
-
-
-class _Reader:
-    """Builds records row by row; stops at the first malformed row, or counts it.
-
-    Of rows with a model column only those of one model are read. All are counted, so that an error can list them.
-    """
-
-    def __init__(self, builder: Builder, system: str | None, skip_bad: bool) -> None:
-        self.bad: list[Bad] = []
-        self.n_rows = 0
-        self.seen: set[str] = set()
-        self._builder, self._system, self._skip = builder, system, skip_bad
-        columns = builder.columns
-        self._paths = sorted(
-            {name for names in columns.columns.values() for name in names} | {score.column for score in columns.scores}
-        )
-        self._ids: dict[str, str] = {}
-        self._models: Counter[str] = Counter()
-
-    def read(self, rows: Iterable[Found]) -> list[Record]:
-        """All records of the system."""
-        records = []
-        for row in rows:
-            try:
-                if isinstance(row, RecordError):
-                    raise row
-                plain = self._adapted(row)
-                if plain is not None:
-                    records.append(self._one(plain))
-            except RecordError as error:
-                if not self._skip:
-                    # The first cell may be missing because its column is: only all rows can tell.
-                    self.seen.update(name for later in rows if isinstance(later, RawRow) for name in later.values)
-                    raise
-                self.bad.append(Bad(str(error), None if isinstance(row, RecordError) else dict(row.values)))
-        self.n_rows = len(records) + len(self.bad)
-        return records
-
-    def model(self, path: Path) -> str | None:
-        """The model that was read, as the file names it.
-
-        Raises:
-            UsageError: The file holds several and none was chosen, or it lacks the chosen one.
-        """
-        there = ", ".join(f"{name} ({count} rows)" for name, count in self._models.items())
-        if self._system is not None and not self._models:
-            raise UsageError(
-                "--system is for files with a column of models (--map model=COLUMN); leave it out, or map the column"
-            )
-        if self._system is not None and self._system not in self._models:
-            raise UsageError(f"--system {self._system}: {path} holds the models {there}. Choose one of them.")
-        if self._system is None and len(self._models) > 1:
-            raise UsageError(
-                f"{path} holds several models: {there}. A threshold is valid for one: choose it with --system NAME, "
-                "and import each to its own file."
-            )
-        return self._system or next(iter(self._models), None)
-
-    def notes(self) -> Iterator[str]:
-        """Sentences about rows that were left out on purpose."""
-        others = sum(count for name, count in self._models.items() if name != self._system)
-        if self._system is not None and others:
-            yield f"{others} rows of other models were left out."
-
-    def _adapted(self, row: RawRow) -> RawRow | None:
-        """The row with the values at paths; None for one of another model."""
-        plain = set(row.values)
-        row = with_paths(row, self._paths)
-        # A path that leads nowhere in every row is as wrong as a column that no row has.
-        self.seen.update(name for name, value in row.values.items() if name in plain or value is not None)
-        column = next(iter(self._builder.columns.of("model")), "")
-        if column not in row.values and not (self._builder.columns.mapped("model") and column):
-            return row
-        name = get_name(row, column)
-        if name is None:
-            raise row.fail(column, None, "every row must name its model")
-        self._models[name] += 1
-        return row if name == (self._system or next(iter(self._models))) else None
-
-    def _one(self, plain: RawRow) -> Record:
-        if not self._builder.ready:
-            self._builder.expect(plain)
-            _refuse_empty(self._builder, plain)
-        record = self._builder.build(plain)
-        check_references(plain, record)
-        if record.id in self._ids:
-            raise _twice(plain, self._builder.columns, record, self._ids[record.id])
-        self._ids[record.id] = plain.where
-        return record
-
-
-def _twice(row: RawRow, columns: ColumnMap, record: Record, first: str) -> RecordError:
-    """The error of a row whose id, or whose question where rows have no id, is already taken."""
-    column = next(iter(columns.of("id")), "")
-    if get_name(row, column) is not None:
-        return row.fail(
-            column,
-            record.id,
-            f"this id is already at {first}. Choose rows by another column, --rows \"[?NAME == 'VALUE']\", or correct "
-            "the id.",
-        )
-    column = next(iter(columns.of("question")), "question")
-    return row.fail(
-        column,
-        record.question,
-        f"this question is already at {first}, and a question is measured once. Remove one of the rows; if they differ "
-        "in another column, give each an id: --map id=COLUMN.",
-    )
-
-
-def _refuse_empty(builder: Builder, first: RawRow) -> None:
-    if builder.expected & {"answer", "samples", "option_scores"} or builder.columns.scores:
-        return
-    name = export_like(first.values)
-    if name is not None:
-        raise UsageError(f"{first.where}: the fields are those of {name}. Read it so: --format {name}")
-    raise UsageError(
-        f"{first.where}: there is neither an answer, samples, option scores nor a score among the columns "
-        f"{', '.join(map(str, first.values))}. Map a score (--map confidence=COLUMN if high is sure, --map "
-        f"score=COLUMN if high is unsure), or answers ({_proposed(first) or '--map samples=COLUMN'}), or name the tool "
-        f"that wrote the file: --format {', '.join(EXPORTS)}. Questions alone go to `calibrate collect`."
-    )
-
-
-def _proposed(first: RawRow) -> str:
-    """Options that fit the columns by their names, for an error; "" without any."""
-    names = [str(name) for name in first.values]
-    numbered = {
-        stem: [name for name in names if re.fullmatch(re.escape(stem) + r"\d+", name)]
-        for stem in (re.sub(r"\d+$", "", name) for name in names if re.search(r"\D\d+$", name))
-    }
-    samples = max(numbered.values(), key=len, default=[])
-    left = [name for name in reversed(names) if name not in samples and name not in FIELDS]
-    # A name such as llm_answer says at its end what it holds.
-    usual = {usual_field(name) or usual_field(re.split("[ _-]", name)[-1]): name for name in left}
-    options = [
-        f"--map {shlex.quote(f'{field}={usual[field]}')}"
-        for field in ("question", "references", "answer")
-        if field in usual
-    ]
-    return " ".join([*options, *([f"--map samples={','.join(samples)}"] if len(samples) > 1 else [])])
-
-
-def _refuse_unseen(path: Path, columns: ColumnMap, seen: set[str]) -> None:
-    mapped = {name for names in columns.columns.values() for name in names} | {score.column for score in columns.scores}
-    missing = sorted(mapped - seen)
-    if missing:
-        hint = did_you_mean(missing[0], sorted(seen))
-        raise UsageError(
-            f"no row of {path} has a column {missing[0]!r}; there are {', '.join(sorted(seen))}. {hint}Correct the "
-            "--map."
-        )
 
 
 def _refuse_unanswered(path: Path, records: Sequence[Record]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from guardrail.errors import UsageError
 
-from ..rows import RawRow, short
+from ..row import RawRow, short
 
 __all__ = ["WORDS", "Labels", "OtherLabels"]
 

@@ -16,7 +16,7 @@ import pytest
 from calibrate.data.formats import ColumnMap, ImportSettings, import_file, import_rows, parse_map, write_bad
 from calibrate.data.labels import refuse_contradictions
 from calibrate.data.records import Record
-from calibrate.data.rows import RawRow
+from calibrate.data.row import RawRow
 from calibrate.scoring.compute import score_records
 from guardrail.errors import MissingDependencyError, RecordError, UsageError
 from guardrail.types import SamplingPlan, Unmeasured

@@ -246,6 +246,16 @@ def test_our_own_format_is_read_as_before(tmp_path: Path) -> None:
     assert "own" in QUESTION_FORMATS
 
 
+def test_aliases_in_a_text_are_no_single_answer(tmp_path: Path) -> None:
+    """As one answer they would call every right answer wrong. An answer that is such a literal stands in a list."""
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"question": "Largest planet?", "references": "[\'Jupiter\', \'Zeus\']"}\n')
+    with pytest.raises(RecordError, match=r'Write \["Jupiter", "Zeus"\]; if it is one answer, \[TEXT\]'):
+        load_questions(path)
+    path.write_text('{"question": "f() ==", "references": ["[\'a\', \'b\']"]}\n')
+    assert load_questions(path)[0].references == ("['a', 'b']",)
+
+
 def test_other_data_sets_are_read_by_paths(tmp_path: Path) -> None:
     """A data set without a format of its own needs no converter."""
     answer = {"Value": "Paris", "Aliases": ["Paris", "City of Light"]}
