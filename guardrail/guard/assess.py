@@ -40,8 +40,6 @@ __all__ = ["Assessment", "Assessor", "Draws", "Remembered", "strictest"]
 
 log = logging.getLogger("guardrail")
 
-HELD = "held back"
-"""Name of a remembered abstention."""
 LEFT_OUT = 64
 """Most characters in a slot that is left out of the memory, see `check_left_out`."""
 _ORDER = (
@@ -140,14 +138,16 @@ class Assessor:
     def assess_steps(
         self,
         messages: Sequence[BaseMessage],
-        callbacks: Callbacks,
+        callbacks: Callbacks = None,
         *,
         question: str | None = None,
         turns: Mapping[str, str] | None = None,
+        served: Sample | None = None,
     ) -> Steps[Assessment]:
         """The verdict on one prompt: probe, draw, decide, observe; or the verdict that is remembered.
 
-        Observers see a remembered abstention once, when it is new, and an acceptance each time it is given out.
+        Observers see a remembered abstention once, when it is new, and an acceptance each time it is given out. Of an
+        answer that was served already they see the verdict each time.
 
         Args:
             messages: The prompt.
@@ -155,55 +155,63 @@ class Assessor:
             question: What judges read as the question; None for the last human message.
             turns: The turns of the conversation, by the digest of each artifact that was not calibrated on such: its
                 verdict says so.
+            served: An answer to judge that was served already; only its samples are drawn, all of them.
         """
         memory = yield from self._memory(messages, question)
         text = question_text(messages) if question is None else question
-        abstention = yield from memory.get(f"{HELD} by {self._gate_names}")
-        if abstention is not None:
-            held = Remembered.from_stored(abstention).again(text)
+        gates = "+".join(sorted(self.every_gate or _by_digest(self.gates(None))))
+        # Other thresholds of the same procedure judge the same draw anew.
+        held_name, name = f"held back by {gates}", f"accepted by {gates}"
+        if served is not None:
+            name = f"served {_digest(normal_form(served.comparable))} by {gates}"
+        held = yield from _remembered(memory, held_name, text)
+        if held is not None and served is None:
             assert held.verdict is not None, "a verdict is remembered"
             if not self.usable_items(held.verdict).accepted:
                 return held
             with self.observers.around("guard"):
                 return (yield from self._observed(held, messages))
-        name = f"accepted by {self._gate_names}"
-        with streaming_disabled(), self.observers.around("guard"):
+        with streaming_disabled(), self.observers.around("guard" if served is None else "observe"):
             problem = yield from self.trust.check_steps()
             sampler = replace(self.sampler, callbacks=callbacks, question=question)
             if problem.reason is not None:  # the primary answer alone, for a person to see
-                sampler, memory = replace(sampler, plan=sampler.plan.primary_only()), NOTHING
-            accepted = yield from memory.get(name)
-            if accepted is not None:
-                assessment = Remembered.from_stored(accepted).again(text)
-            else:
+                sampler, memory, held = replace(sampler, plan=sampler.plan.primary_only()), NOTHING, None
+            assessment = yield from _remembered(memory, name, text)
+            if assessment is None and held is not None and served is not None and _is_same(held, served):
+                assessment = held
+            if assessment is None:
                 sampler = replace(sampler, memory=memory)
-                assessment = yield from self._drawn(sampler, messages, problem, memory, name, turns or {})
+                assessment = yield from self._judged(sampler, messages, served, problem, turns or {})
+                verdict = assessment.verdict
+                if verdict is not None and (verdict.passes or assessment.is_result):
+                    under = name if verdict.passes or served is not None else held_name
+                    assessment = yield from _noted(assessment, memory, under)
             if assessment.verdict is None:
                 return assessment
-            return log_abstention((yield from self._observed(assessment, messages)))
+            observed = yield from self._observed(assessment, messages)
+            return observed if served is not None else log_abstention(observed)
 
-    def _drawn(
+    def _judged(
         self,
         sampler: Sampler,
         messages: Sequence[BaseMessage],
+        served: Sample | None,
         problem: EndpointProblem,
-        memory: Draw,
-        name: str,
         turns: Mapping[str, str],
     ) -> Steps[Assessment]:
-        """Draw and judge, and remember a verdict that nothing may draw again."""
-        complete, settled = yield from self._draw(sampler, messages)
+        """Draw, or draw the samples behind a served answer, and judge."""
+        settled: Mapping[str, Uncertainty] = {}
+        if served is None:
+            complete, settled = yield from self._draw(sampler, messages)
+        else:
+            complete = yield from sampler.draw_behind_steps(messages, served)
         # Again, since the vote of the samples becomes the primary answer after the drawing.
         drawn = self.usable(only_offered(problem.apply_to(complete), sampler.plan.bindings))
         by_name = yield from self._decide(drawn, settled if drawn is complete else {})
         if not by_name:
             return Assessment(drawn)
         by_name = {gate: unpromised(each, turns.get(each.artifact)) for gate, each in by_name.items()}
-        verdict = self.trust.record(strictest(by_name.values()), problem)
-        assessment = Assessment(drawn, verdict, by_name)
-        if not verdict.passes and not assessment.is_result:
-            return assessment
-        return (yield from _noted(assessment, memory, name if verdict.passes else f"{HELD} by {self._gate_names}"))
+        return Assessment(drawn, self.trust.record(strictest(by_name.values()), problem), by_name)
 
     def _draw(
         self, sampler: Sampler, messages: Sequence[BaseMessage]
@@ -244,62 +252,11 @@ class Assessor:
         (samples,) = yield from sampler.draw_steps([messages])
         return joined(drawn.model_copy(update={"samples": ()}), samples), {}  # those of the first stage are among them
 
-    def observe_steps(
-        self, messages: Sequence[BaseMessage], served: Sample, *, question: str | None = None
-    ) -> Steps[Assessment]:
-        """The verdict on an answer that was served already: only its samples are drawn, all of them.
-
-        The samples and the verdict are remembered; observers see the verdict each time.
-
-        Args:
-            messages: The prompt.
-            served: The answer.
-            question: As in `assess_steps`.
-        """
-        memory = yield from self._memory(messages, question)
-        text = question_text(messages) if question is None else question
-        name = f"served {_digest(normal_form(served.comparable))} by {self._gate_names}"
-        with streaming_disabled(), self.observers.around("observe"):
-            problem = yield from self.trust.check_steps()
-            sampler = replace(self.sampler, question=question)
-            if problem.reason is not None:
-                sampler, memory = replace(sampler, plan=sampler.plan.primary_only()), NOTHING
-            remembered = (yield from memory.get(name)) or (yield from _held_candidate(memory, served, self._gate_names))
-            if remembered is not None:
-                assessment = Remembered.from_stored(remembered).again(text)
-            else:
-                sampler = replace(sampler, memory=memory)
-                assessment = yield from self._drawn_behind(sampler, messages, served, problem, memory, name)
-            return (yield from self._observed(assessment, messages))
-
-    def _drawn_behind(
-        self,
-        sampler: Sampler,
-        messages: Sequence[BaseMessage],
-        served: Sample,
-        problem: EndpointProblem,
-        memory: Draw,
-        name: str,
-    ) -> Steps[Assessment]:
-        """Draw the samples of a served answer and judge it, and remember a verdict that nothing may draw again."""
-        drawn = yield from sampler.draw_behind_steps(messages, served)
-        drawn = self.usable(problem.apply_to(drawn))
-        by_name = yield from self._decide(drawn, {})
-        assessment = Assessment(drawn, self.trust.record(strictest(by_name.values()), problem), by_name)
-        if not assessment.accepted and not assessment.is_result:
-            return assessment
-        return (yield from _noted(assessment, memory, name))
-
     def _observed(self, assessment: Assessment, messages: Sequence[BaseMessage]) -> Steps[Assessment]:
         """The assessment after switch and observers have seen its verdict."""
         assert assessment.verdict is not None, "some gate judges the answer"
         usable = self.usable_items(assessment.verdict)
         return replace(assessment, verdict=(yield from self.observers.apply_steps(usable, messages)))
-
-    @property
-    def _gate_names(self) -> str:
-        """The thresholds that may judge a candidate; others of the same procedure judge the same draw anew."""
-        return "+".join(sorted(self.every_gate or _by_digest(self.gates(None))))
 
     def _memory(self, messages: Sequence[BaseMessage], question: str | None) -> Steps[Draw]:
         """The memory of a prompt: its question, counted slots and the procedure that measures it are the key.
@@ -421,14 +378,16 @@ def unpromised(verdict: Verdict, turns: str | None) -> Verdict:
     return marked.model_copy(update={"accepted": False, "reason": Reason.OTHER_TURNS})
 
 
-def _held_candidate(memory: Draw, served: Sample, gates: str) -> Steps[str | None]:
-    """The remembered abstention on this very answer, or None."""
-    abstention = yield from memory.get(f"{HELD} by {gates}")
-    if abstention is None:
-        return None
-    primary = Remembered.from_stored(abstention).primary
-    same = primary is not None and normal_form(primary.comparable) == normal_form(served.comparable)
-    return abstention if same else None
+def _remembered(memory: Draw, name: str, question: str) -> Steps[Assessment | None]:
+    """The assessment that is remembered under a name, or None."""
+    stored = yield from memory.get(name)
+    return None if stored is None else Remembered.from_stored(stored).again(question)
+
+
+def _is_same(held: Assessment, served: Sample) -> bool:
+    """Whether the answer that was held back is the served one."""
+    primary = held.drawn.primary
+    return primary is not None and normal_form(primary.comparable) == normal_form(served.comparable)
 
 
 def _noted(assessment: Assessment, memory: Draw, name: str) -> Steps[Assessment]:

@@ -17,7 +17,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import field_validator, model_validator, with_config
 from typing_extensions import TypedDict
 
-from ..artifact import CalibrationArtifact
+from ..artifact import Artifact, CalibrationArtifact
 from ..errors import UsageError
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
@@ -188,21 +188,6 @@ class GuardedChatModel(SteppedChatModel):
     def _known_path(cls, value: Any) -> Any:
         return known_path(value)
 
-    def _refuse_itself(self, *own: CalibrationArtifact, path: Any = _ABSENT, place: str = "on_abstain") -> None:
-        """Refuse an ``on_abstain`` in which a guard would ask the same model the same question again.
-
-        Args:
-            *own: This guard's artifacts.
-            path: The path after an abstention, if it is not ``on_abstain``.
-            place: The argument that gave it.
-
-        Raises:
-            UsageError: The path has a guard of one of these artifacts, or of an artifact fitted on the same scores.
-        """
-        known = self._memory() if path is not _ABSENT and self._remembers else None
-        path = getattr(self, "on_abstain", None) if path is _ABSENT else path
-        refuse_same_guard(path, own, place=place, remembered=known)
-
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field of LangChain's (``callbacks``, ``tags``, ...); refuse the guard's settings.
 
@@ -247,8 +232,9 @@ class GuardedChatModel(SteppedChatModel):
         Raises:
             UsageError: A fallback leads to such a guard, which would draw the same question again.
         """
+        known = self._memory() if self._remembers else None
         for fallback in fallbacks:
-            self._refuse_itself(*self._artifacts(), path=fallback, place="with_fallbacks")
+            refuse_same_guard(fallback, self._artifacts(), place="with_fallbacks", remembered=known)
         return super().with_fallbacks(fallbacks, **settings)
 
     def _paths(self) -> tuple[Any, ...]:
@@ -257,8 +243,8 @@ class GuardedChatModel(SteppedChatModel):
 
     def _artifacts(self) -> tuple[CalibrationArtifact, ...]:
         """This guard's artifacts."""
-        stages: Any = getattr(self, "_guards", (self,))
-        return tuple(guard.artifact for guard in stages)
+        own: Artifact = getattr(self, "artifact")  # noqa: B009 - a field of the classes below
+        return own.gates
 
     # -- calls: `max_concurrency` of the configuration bounds them all -----------------------------------------------
 

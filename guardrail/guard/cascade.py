@@ -21,7 +21,7 @@ from ..sampling.models import resolve_model
 from ..types import Note, NoteKind, Reason
 from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, Wording, take_path
-from .base import GuardedChatModel
+from .base import GuardedChatModel, refuse_same_guard
 from .chat_model import Guardrail
 from .messages import accepted_answer, chat_result
 from .observers import Observers
@@ -133,7 +133,7 @@ class Cascade(GuardedChatModel):
                 f"the artifact has {len(stages)} stages, got {len(self.models)} models. Give one model a stage, in "
                 f"order: {', '.join(stage.model.model for stage in stages)}."
             )
-        self._refuse_itself(*stages)
+        refuse_same_guard(self.on_abstain, stages)
         self._observers = Observers.of(self.on_verdict)
         if self._observers.switches:
             raise UsageError("a safety switch goes to a stage: stage_settings=[{'on_verdict': switch}, ...].")

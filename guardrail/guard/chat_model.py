@@ -37,7 +37,7 @@ from ..uncertainty import Scorer
 from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, complete, take_path
 from .assess import Assessment, Assessor
-from .base import GuardedChatModel, Using
+from .base import GuardedChatModel, Using, refuse_same_guard
 from .endpoint_trust import EndpointTrust
 from .messages import accepted_answer, chat_result
 from .observers import Observers
@@ -131,7 +131,7 @@ class Guardrail(GuardedChatModel):
         artifact = self.artifact
         artifact.check_model(identify(self.model))
         check_settings(self.model, artifact.plan)
-        self._refuse_itself(artifact)
+        refuse_same_guard(self.on_abstain, artifact.gates)
         if not isinstance(scorer := self.using.get("scorer"), Scorer | None):
             raise UsageError(f"using['scorer'] must be a scorer (@scorer), got {type(scorer).__name__}.")
         gate = gate_of(artifact, **self.using)
@@ -241,7 +241,7 @@ class Guardrail(GuardedChatModel):
     def _served_steps(self, messages: Sequence[BaseMessage], answer: Sample) -> Steps[Assessment]:
         self.check_served(messages)
         question = self.artifact.prompt.question_of(messages)
-        return self._assessor.observe_steps(messages, answer, question=question)
+        return self._assessor.assess_steps(messages, question=question, served=answer)
 
     def check_served(self, messages: Sequence[BaseMessage]) -> None:
         """Refuse the prompt of a served answer that is not like those of calibration.
