@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Self
 
@@ -357,38 +357,24 @@ def expanded(estimators: Sequence[Estimator]) -> list[Estimator]:
     return [each for estimator in estimators for each in (estimator.members or (estimator,))]
 
 
-def combined(drawn: SampleSet, estimators: Sequence[Estimator], scores: Sequence[Uncertainty]) -> list[Uncertainty]:
-    """The scores of the estimators from those of `expanded(estimators)`, in order."""
-    # One iterator for all: `expanded` put the parts of each combination in this order.
-    rest = iter(scores)
-    return [
-        _combine(drawn, estimator, [next(rest) for _ in estimator.members]) if estimator.members else next(rest)
-        for estimator in estimators
-    ]
-
-
-def _combine(drawn: SampleSet, estimator: Estimator, scores: Sequence[Uncertainty]) -> Uncertainty:
-    if estimator.after_first is not None and scores[1].value is None:
+def combined(whole: Estimator, scores: Sequence[Uncertainty], drawn: SampleSet) -> Uncertainty:
+    """The score of a combination from those of its parts."""
+    if whole.after_first is not None and scores[1].value is None:
         # A failure after the first call counts as full disagreement (see `then`).
         scores = [scores[0], scores[1].model_copy(update={"value": 1.0, "reason": None, "detail": ""})]
     missing = [score for score in scores if score.reason is not None]
     if missing:  # a reason that depends on the question comes first: a guard never draws it again
         score = next((each for each in missing if each.reason and each.reason.depends_on_question), missing[0])
-        return estimator.unmeasured(score.reason or Unmeasured.NOT_FINITE, f"{score.estimator}: {score.detail}")
-    score = estimator.score(Evidence(drawn, members=tuple(score.value for score in scores if score.value is not None)))
-    return score if estimator.after_first is None else score.model_copy(update={"first": scores[0].value})
+        return whole.unmeasured(score.reason or Unmeasured.NOT_FINITE, f"{score.estimator}: {score.detail}")
+    score = whole.score(Evidence(drawn, members=tuple(score.value for score in scores if score.value is not None)))
+    return score if whole.after_first is None else score.model_copy(update={"first": scores[0].value})
 
 
 def union_of_needs(needs: Sequence[Needs]) -> Needs:
     """Everything that any of them needs. Of follow-ups only the first; `plan_for` reads the parts themselves."""
-    return Needs(
-        samples=any(each.samples for each in needs),
-        logprobs=any(each.logprobs for each in needs),
-        options=any(each.options for each in needs),
-        judge=any(each.judge for each in needs),
-        similarity=any(each.similarity for each in needs),
-        likeness=any(each.likeness for each in needs),
-        entailment=any(each.entailment for each in needs),
-        relevance=next((each.relevance for each in needs if each.relevance is not None), None),
-        follow_up=next((each.follow_up for each in needs if each.follow_up is not None), None),
-    )
+
+    def first(name: str) -> Any:
+        given = [getattr(each, name) for each in needs]
+        return next((each for each in given if each), given[0])
+
+    return Needs(**{each.name: first(each.name) for each in fields(Needs)})

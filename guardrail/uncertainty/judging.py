@@ -16,7 +16,7 @@ from ..types import Missing, Unmeasured
 from .clustering import Asking, Pair
 from .graph import checked
 
-__all__ = ["JudgingPass", "Rater", "entailment_rater", "judge_rater", "similarity_rater"]
+__all__ = ["JudgingPass", "Rater", "rater_of"]
 
 BATCH = 4096
 """Most pairs that a judge gets at once."""
@@ -41,22 +41,18 @@ class Rater:
     read: Callable[[Any], Any]
 
 
-def judge_rater(judge: Judge) -> Rater:
-    """A judge as a rater."""
-    key = f"judge {judge.spec.model_dump_json()}"
-    return Rater(f"judge {judge.spec.name}", key, False, judge.equivalent_batch, _verdict)
-
-
-def similarity_rater(similarity: Similarity) -> Rater:
-    """A similarity as a rater."""
-    key = f"similarity {similarity.spec.model_dump_json()}"
-    return Rater(f"similarity {similarity.spec.name}", key, False, similarity.similarity_batch, checked)
-
-
-def entailment_rater(entailment: Entailment) -> Rater:
-    """An entailment model as a rater of how far a premise contradicts a hypothesis; see `Evidence.contradiction`."""
-    name, key = f"entailment {entailment.spec.name}", f"entailment {entailment.spec.model_dump_json()}"
-    return Rater(name, key, True, entailment.entailment_batch, _contradiction)
+def rater_of(model: Judge | Similarity | Entailment) -> Rater:
+    """A judge or similarity as a rater, or an entailment model as one of contradiction (`Evidence.contradiction`)."""
+    batch: Callable[[Sequence[Item]], Sequence[Any]]
+    read: Callable[[Any], Any]
+    if isinstance(model, Judge):
+        kind, batch, read = "judge", model.equivalent_batch, _verdict
+    elif isinstance(model, Similarity):
+        kind, batch, read = "similarity", model.similarity_batch, checked
+    else:
+        kind, batch, read = "entailment", model.entailment_batch, _contradiction
+    key = f"{kind} {model.spec.model_dump_json()}"
+    return Rater(f"{kind} {model.spec.name}", key, kind == "entailment", batch, read)
 
 
 def _verdict(value: Any) -> bool:
@@ -92,34 +88,6 @@ class _Failed:
     raised: bool = False
 
 
-def _asked(rater: Rater, items: Collection[Item]) -> dict[Item, Any]:
-    """The answer to each item, or `_Failed`."""
-    known: dict[Item, Any] = {}
-    pending = list(items)
-    for start in range(0, len(pending), BATCH):
-        part = pending[start : start + BATCH]
-        try:
-            answers = rater.batch(list(part))  # the caller's code may change the list in place
-            # With a wrong number of answers nobody knows which item each belongs to.
-            fault = f"{len(answers)} answers for {len(part)} pairs" if len(answers) != len(part) else ""
-        except Exception as error:  # a judge is the caller's code: any exception is a missing measurement
-            fault = f"it raised {describe_error(error)}"
-        if fault:
-            known.update(dict.fromkeys(part, _Failed(fault, raised=True)))
-        else:
-            known.update((item, _checked(rater, answer)) for item, answer in zip(part, answers, strict=True))
-    return known
-
-
-def _checked(rater: Rater, answer: Any) -> Any:
-    if answer is None:
-        return _Failed("no answer for a pair")
-    try:
-        return rater.read(answer)
-    except (AttributeError, TypeError, ValueError) as error:
-        return _Failed(f"{type(error).__name__}: {error}")
-
-
 @dataclass(frozen=True, slots=True)
 class _Task:
     """A measurement, with its pairs as items of its rater."""
@@ -127,6 +95,18 @@ class _Task:
     rater: Rater
     items: list[Item]
     read: Callable[[Sequence[Any]], Any]
+
+    def result(self, known: dict[Item, Any]) -> Any:
+        """What is measured, from the answers of the pass, or `Missing`."""
+        failed = {item for item in self.items if isinstance(known[item], _Failed) and known[item].raised}
+        if failed and len(failed) < len(known):
+            # Asked on their own: a bad pair fails only the measurements that need it.
+            known = {**known, **_asked(self.rater, [item for item in dict.fromkeys(self.items) if item in failed])}
+        answers = [known[item] for item in self.items]
+        fault = next((answer for answer in answers if isinstance(answer, _Failed)), None)
+        if fault is not None:
+            return Missing(Unmeasured.JUDGE_FAILED, f"{self.rater.who}: {fault.detail}")
+        return self.read(answers)
 
 
 class JudgingPass:
@@ -154,21 +134,9 @@ class JudgingPass:
         Returns:
             The result of each measurement, in order, or `Missing` if a pair that it needs has no answer.
         """
-        known: dict[str, dict[Item, Any]] = {}
-        tried: set[tuple[str, frozenset[Item]]] = set()
-        for task in self._tasks:
-            if task.rater.key not in known:
-                wanted = self._wanted[task.rater.key]
-                known[task.rater.key] = _asked(task.rater, wanted)
-                tried.add((task.rater.key, frozenset(wanted)))
-        # The failed items of each measurement on their own: a bad pair fails only the measurements that need it.
-        for task in self._tasks:
-            own = known[task.rater.key]
-            failed = frozenset(item for item in task.items if isinstance(own[item], _Failed) and own[item].raised)
-            if failed and (task.rater.key, failed) not in tried:
-                tried.add((task.rater.key, failed))
-                own.update(_asked(task.rater, [item for item in dict.fromkeys(task.items) if item in failed]))
-        return [_result(task, [known[task.rater.key][item] for item in task.items]) for task in self._tasks]
+        raters = {task.rater.key: task.rater for task in self._tasks}
+        known = {key: _asked(rater, self._wanted[key]) for key, rater in raters.items()}
+        return [task.result(known[task.rater.key]) for task in self._tasks]
 
 
 def _item(rater: Rater, question: str, pair: Pair) -> Item:
@@ -177,8 +145,29 @@ def _item(rater: Rater, question: str, pair: Pair) -> Item:
     return (question, b, a) if b < a and not rater.directed else (question, a, b)
 
 
-def _result(task: _Task, answers: Sequence[Any]) -> Any:
-    failed = next((answer for answer in answers if isinstance(answer, _Failed)), None)
-    if failed is None:
-        return task.read(answers)
-    return Missing(Unmeasured.JUDGE_FAILED, f"{task.rater.who}: {failed.detail}")
+def _asked(rater: Rater, items: Collection[Item]) -> dict[Item, Any]:
+    """The answer to each item, or `_Failed`."""
+    known: dict[Item, Any] = {}
+    pending = list(items)
+    for start in range(0, len(pending), BATCH):
+        part = pending[start : start + BATCH]
+        try:
+            answers = rater.batch(list(part))  # the caller's code may change the list in place
+            # With a wrong number of answers nobody knows which item each belongs to.
+            fault = f"{len(answers)} answers for {len(part)} pairs" if len(answers) != len(part) else ""
+        except Exception as error:  # a judge is the caller's code: any exception is a missing measurement
+            fault = f"it raised {describe_error(error)}"
+        if fault:
+            known.update(dict.fromkeys(part, _Failed(fault, raised=True)))
+        else:
+            known.update((item, _checked(rater, answer)) for item, answer in zip(part, answers, strict=True))
+    return known
+
+
+def _checked(rater: Rater, answer: Any) -> Any:
+    if answer is None:
+        return _Failed("no answer for a pair")
+    try:
+        return rater.read(answer)
+    except (AttributeError, TypeError, ValueError) as error:
+        return _Failed(f"{type(error).__name__}: {error}")

@@ -13,7 +13,7 @@ from .base import Estimator, Evidence, Level
 from .clustering import Asking, Clusters, clustering
 from .combine import combined, first_stage
 from .graph import graph, likeness
-from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
+from .judging import JudgingPass, Rater, rater_of
 from .likelihood import impossible_logprobs
 from .relevance import all_pieces, relevance_of
 from .selfcheck import contradictions, sentences
@@ -62,11 +62,13 @@ def measure_stream(
         plan: The plan the sets were drawn by.
         seen: Receives the evidence that formulas read.
     """
-    wanted = [(member, whole, _readings(member)) for whole in estimators for member in whole.members or (whole,)]
-    judging, begun = JudgingPass(), list[tuple[SampleSet, list[_Begun]]]()
+    members = [[(member, _readings(member)) for member in whole.members or (whole,)] for whole in estimators]
+    judging, begun = JudgingPass(), list[tuple[SampleSet, list[list[_Begun]]]]()
     for drawn in drawns:
         problem, shared = unusable(drawn, plan), dict[Hashable, int]()
-        begun.append((drawn, [_begin(drawn, problem, plan, judging, shared, *each) for each in wanted]))
+        begin = partial(_begin, drawn, problem, plan, judging, shared)
+        measurements = [[begin(whole, *each) for each in own] for whole, own in zip(estimators, members, strict=True)]
+        begun.append((drawn, measurements))
         if len(begun) >= QUESTIONS or judging.waiting >= ITEMS:
             yield from _scores(begun, estimators, judging, seen)
             judging, begun = JudgingPass(), []
@@ -85,9 +87,9 @@ def _readings(estimator: Estimator) -> list[_Reading]:
     needs, readings = estimator.needs, list[_Reading]()
     if estimator.judge is not None:
         shared = (estimator.clustering, needs.primary)
-        readings.append((judge_rater(estimator.judge), shared, partial(_clusters, estimator, estimator.judge)))
+        readings.append((rater_of(estimator.judge), shared, partial(_clusters, estimator, estimator.judge)))
     if estimator.similarity is not None:
-        rater = similarity_rater(estimator.similarity)
+        rater = rater_of(estimator.similarity)
         if needs.similarity:
             readings.append((rater, "matrix", partial(_matrix, estimator.similarity)))
         if needs.likeness:
@@ -95,7 +97,7 @@ def _readings(estimator: Estimator) -> list[_Reading]:
         if needs.relevance is not None:
             readings.append((rater, needs.relevance, partial(_relevance, needs.relevance, estimator.similarity)))
     if estimator.entailment is not None:
-        readings.append((entailment_rater(estimator.entailment), "contradiction", _contradictions))
+        readings.append((rater_of(estimator.entailment), "contradiction", _contradictions))
     return readings
 
 
@@ -167,11 +169,11 @@ def _begin(
     plan: SamplingPlan,
     judging: JudgingPass,
     shared: dict[Hashable, int],
-    estimator: Estimator,
     whole: Estimator,
+    estimator: Estimator,
     readings: Sequence[_Reading],
 ) -> _Begun:
-    """Begin to measure a set, with its problem if it has one, by an estimator, or by a member of a combination."""
+    """Begin to measure a set, with its problem if it has one, by a score: itself, or a member of a combination."""
     n, first = plan.n, whole.after_first is not None and estimator is whole.members[0]
     if first:  # what the first stage of `then` draws
         n = whole.first
@@ -198,7 +200,7 @@ def _begin(
 
 
 def _scores(
-    begun: Sequence[tuple[SampleSet, Sequence[_Begun]]],
+    begun: Sequence[tuple[SampleSet, Sequence[Sequence[_Begun]]]],
     estimators: Sequence[Estimator],
     judging: JudgingPass,
     seen: list[Evidence] | None,
@@ -206,18 +208,23 @@ def _scores(
     """Judge, then apply the formulas."""
     results = judging.run()
     for drawn, measurements in begun:
-        scores = []
-        for estimator, part, tasks in measurements:
-            found: list[Any] = [tasks] if isinstance(tasks, Missing) else [results[task] for task in tasks]
-            missing = next((each for each in found if isinstance(each, Missing)), None)
-            if missing is not None:
-                scores.append(estimator.unmeasured(missing.reason, missing.detail))
-                continue
-            evidence = Evidence(part, **{name: value for fields in found for name, value in fields.items()})
-            if seen is not None:
-                seen.append(evidence)
-            scores.append(estimator.score(evidence))
-        yield combined(drawn, estimators, scores)
+        scores = [[_score(each, results, seen) for each in own] for own in measurements]
+        yield [
+            combined(whole, own, drawn) if whole.members else own[0]
+            for whole, own in zip(estimators, scores, strict=True)
+        ]
+
+
+def _score(begun: _Begun, results: Sequence[Any], seen: list[Evidence] | None) -> Uncertainty:
+    tasks = begun.tasks
+    found: list[Any] = [tasks] if isinstance(tasks, Missing) else [results[task] for task in tasks]
+    missing = next((each for each in found if isinstance(each, Missing)), None)
+    if missing is not None:
+        return begun.estimator.unmeasured(missing.reason, missing.detail)
+    evidence = Evidence(begun.drawn, **{name: value for fields in found for name, value in fields.items()})
+    if seen is not None:
+        seen.append(evidence)
+    return begun.estimator.score(evidence)
 
 
 def unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
