@@ -107,7 +107,7 @@ def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate) -> Verdic
 def in_two_stages(plan: SamplingPlan, estimator: Estimator) -> bool:
     """Whether the first stage may decide, so that the plan's other samples need not be drawn."""
     whole = plan.options is None and not plan.follow_ups and plan.primary != "majority"
-    return estimator.after_first is not None and whole and plan.n > 0
+    return estimator.stages is not None and whole and plan.n > 0
 
 
 def by_first_call(
@@ -136,14 +136,14 @@ def by_first_call(
 
 
 def _first_call(drawn: SampleSet, gate: Gate) -> Uncertainty | None:
-    estimator, threshold = gate.estimator, gate.artifact.threshold
-    if estimator.after_first is None or threshold is None:
+    estimator, threshold, stages = gate.estimator, gate.artifact.threshold, gate.estimator.stages
+    if stages is None or threshold is None:
         return None
-    stage = gate.artifact.plan.model_copy(update={"n": estimator.first})
-    cheap = measure(first_stage(drawn, estimator.first, stage), estimator.members[0], stage)
+    stage = gate.artifact.plan.model_copy(update={"n": stages.first})
+    cheap = measure(first_stage(drawn, stages.first, stage), estimator.members[0], stage)
     if cheap.value is None:
         return estimator.unmeasured(cheap.reason or Unmeasured.NOT_FINITE, f"{cheap.estimator}: {cheap.detail}")
-    low, high = estimator.after_first(cheap.value)
+    low, high = stages.bounds(cheap.value)
     accepted = accepts(high, threshold)
     if not accepted and accepts(low, threshold):
         return None

@@ -107,7 +107,7 @@ def parse_estimator(
         for part in spelled.parts
     ]
     try:
-        return COMBINATIONS[spelled.name].make(*parts, **spelled.settings)
+        return COMBINATIONS[spelled.name](*parts, **spelled.settings)
     except TypeError as error:  # a wrong number of scores, or a setting that it does not have
         raise UsageError(f"cannot read {text!r}. {_FORMS}.") from error
 

@@ -225,7 +225,8 @@ class Assessor:
         if not alone:
             (drawn,) = yield from sampler.draw_steps([messages])
             return (with_majority(drawn) if plan.primary == "majority" else drawn), {}
-        n = max((gate.estimator.first for gate in self.gates(None).values()), default=0) if self.staged else 0
+        stages = [gate.estimator.stages for gate in self.gates(None).values()] if self.staged else []
+        n = max((each.first for each in stages if each is not None), default=0)
         if n and sampler.memory.draws.seconds <= 0:  # the second stage continues the first
             sampler = replace(sampler, memory=Draw(Draws(), "stages"))
         (drawn,) = yield from replace(sampler, plan=plan.model_copy(update={"n": n})).draw_steps([messages])

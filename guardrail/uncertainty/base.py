@@ -14,7 +14,7 @@ from ..specs import Clustering, EstimatorSpec
 from ..types import Basis, Missing, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clusters
 
-__all__ = ["Estimator", "Evidence", "Level", "Needs", "Piece"]
+__all__ = ["Estimator", "Evidence", "Level", "Needs", "Piece", "Stages"]
 
 Level = Literal["word", "token"]
 """Size of the pieces that are taken out of an answer to see how much each matters."""
@@ -103,6 +103,22 @@ Formula: TypeAlias = Callable[[Evidence], float]
 
 
 @dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of `guardrail.uncertainty.then`.
+
+    Attributes:
+        first: Number of samples that its first part reads, the first of those drawn.
+        samples: Number of samples that its second part reads, likewise.
+        bounds: From the score of the first part to the smallest and the largest score that the second one can still
+            make of it.
+    """
+
+    first: int
+    samples: int
+    bounds: Callable[[float], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
 class Estimator:
     """A named uncertainty estimator. Higher is less certain, always.
 
@@ -118,10 +134,7 @@ class Estimator:
         entailment: Entailment model, for estimators that look for contradictions.
         members: The scores that it combines, for a combination (`guardrail.uncertainty.combine`).
         params: Parameters of the formula, as the spec stores them.
-        after_first: Of `then`: from the score of the first part to the smallest and the largest score that the second
-            one can still make of it.
-        samples: Number of samples that it reads, the first of those drawn; None for all.
-        first: Of `then`: number of these that its first part reads.
+        stages: Of `then`: what each of its two parts reads; None for scores that read all samples at once.
         instead: Name of an estimator with the same needs that certified more on every data set measured here; help
             texts and tables name it.
         scorer: The scorer whose replies it reads, for an estimator that a scorer made.
@@ -138,9 +151,7 @@ class Estimator:
     entailment: Entailment | None = None
     members: tuple[Estimator, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
-    after_first: Callable[[float], tuple[float, float]] | None = None
-    samples: int | None = None
-    first: int = 0
+    stages: Stages | None = None
     instead: str | None = None
     scorer: AnswerScorer | None = None
 
@@ -183,8 +194,8 @@ class Estimator:
     def basis(self) -> Basis:
         """What the score reads, for the words of a verdict."""
         needs = self.needs
-        if self.after_first is not None:
-            return Basis.SAMPLES if self.first else Basis.TWO_STAGES
+        if self.stages is not None:
+            return Basis.SAMPLES if self.stages.first else Basis.TWO_STAGES
         if self.name == "ties":  # the second score only orders equal ones, and the sum is not the first one's number
             first = self.members[0].basis
             return Basis.SCORER if first is Basis.CONFIDENCE else first

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from ..files import problem_of
 from ..sampling.replies import refused_samples
 from ..specs import EstimatorSpec
 from ..types import Frozen, Missing, SampleSet, SamplingPlan, Uncertainty, Unit, Unmeasured
-from .base import Estimator, Evidence, Needs
+from .base import Estimator, Evidence, Needs, Stages
 from .training import Training
 
 __all__ = ["COMBINATIONS", "FEWEST", "Parts", "Ranks", "combined", "expanded", "first_stage", "from_combination_spec"]
@@ -118,25 +119,19 @@ def then(
             f"{max(2, cheap.fewest) if cheap.needs.samples else 0}."
         )
     if cheap is dear:
-        cheap = replace(cheap)  # the first stage is told by its place
+        cheap = replace(cheap)  # the first stage is recognised by its object
 
-    def formula(own: Ranks | None, scores: Sequence[float]) -> float:
-        return then_order(_known(own), w, *scores)
-
-    def bounds(score: float) -> tuple[float, float]:
-        assert ranks is not None, "a guard's score has ranks"
-        return then_order(ranks, w, score, 0.0), then_order(ranks, w, score, 1.0)
+    def order(score: float, disagreement: float) -> float:
+        return then_order(_known(ranks), w, score, disagreement)
 
     return _made(
         "then",
         (cheap, dear),
-        formula,
+        order,
         "probability",
         {"w": w, "m": int(m)} | ({"first": int(first)} if first else {}),
         ranks,
-        samples=int(m),
-        first=int(first),
-        after_first=bounds,
+        Stages(int(first), int(m), lambda score: (order(score, 0.0), order(score, 1.0))),
     )
 
 
@@ -170,10 +165,7 @@ def ties(first: Estimator, second: Estimator, *, r: float = 1e-3) -> Estimator:
     if first.spec == second.spec:
         raise UsageError(f"{first.name} cannot break its own ties. Name another second score.")
 
-    def formula(_: Ranks | None, scores: Sequence[float]) -> float:
-        return tie_order(r, *scores)
-
-    return _made("ties", (first, second), formula, first.unit, {"r": r}, None)
+    return _made("ties", (first, second), partial(tie_order, r), first.unit, {"r": r})
 
 
 def tie_order(r: float, first: float, second: float) -> float:
@@ -207,32 +199,15 @@ def rank_mean(*parts: Estimator, ranks: Ranks | None = None) -> Estimator:
         named = ", ".join(part.name for part in parts) or "none"
         raise UsageError(f"rank_mean takes two different scores or more, got {named}.")
 
-    def formula(own: Ranks | None, scores: Sequence[float]) -> float:
-        known = _known(own)
-        return math.fsum(known.place(part, score) for part, score in enumerate(scores)) / len(scores)
+    def mean(*scores: float) -> float:
+        return math.fsum(_known(ranks).place(part, score) for part, score in enumerate(scores)) / len(scores)
 
-    return _made("rank_mean", parts, formula, "probability", {}, ranks)
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """One combination.
-
-    Attributes:
-        make: Makes it of its parts.
-        ranked: Number of its first parts that are ranked, for a number of parts.
-    """
-
-    make: Callable[..., Estimator]
-    ranked: Callable[[int], int]
+    return _made("rank_mean", parts, mean, "probability", {}, ranks)
 
 
-COMBINATIONS = {
-    "then": _Kind(then, lambda parts: 1),
-    "ties": _Kind(ties, lambda parts: 0),
-    "rank_mean": _Kind(rank_mean, lambda parts: parts),
-}
-"""The combinations by name, as expressions and specs name them. A new one is a function above and a line here."""
+COMBINATIONS: dict[str, Callable[..., Estimator]] = {"then": then, "ties": ties, "rank_mean": rank_mean}
+"""The combinations by name, as expressions and specs name them. A new one is a function above and a word here, and in
+`ranked_parts` if it ranks."""
 
 
 def _known(ranks: Ranks | None) -> Ranks:
@@ -246,12 +221,13 @@ def _known(ranks: Ranks | None) -> Ranks:
 def _made(
     name: str,
     parts: Sequence[Estimator],
-    formula: Callable[[Ranks | None, Sequence[float]], float],
+    value: Callable[..., float],
     unit: Unit,
     settings: dict[str, float],
-    ranks: Ranks | None,
-    **fields: Any,
+    ranks: Ranks | None = None,
+    stages: Stages | None = None,
 ) -> Estimator:
+    """The combination whose ``value`` is a function of the scores of its parts."""
     nested = [part.name for part in parts if part.members]
     if nested:
         raise UsageError(f"{nested[0]} is a combination itself, and a part of {name} is not. Name plain scores.")
@@ -259,22 +235,16 @@ def _made(
         raise UsageError(
             "a guard takes one scorer. Combine it with other scores, or return one number from one scorer."
         )
-
-    def of_members(evidence: Evidence) -> float:
-        if len(evidence.members) != len(parts):
-            raise Missing(Unmeasured.NOT_RECORDED, f"the parts of {name} were not measured")
-        return formula(ranks, evidence.members)
-
     stored = Parts(parts=tuple(part.spec for part in parts), settings=settings, ranks=ranks)
     return Estimator(
         name,
         1,
         unit,
         union_of_needs([part.needs for part in parts]),
-        of_members,
+        lambda evidence: value(*evidence.members),
         members=tuple(parts),
         params=stored.model_dump(mode="json"),
-        **fields,
+        stages=stages,
     )
 
 
@@ -288,14 +258,13 @@ def needs_ranks(estimator: Estimator) -> bool:
 
 def ranked_parts(estimator: Estimator) -> tuple[Estimator, ...]:
     """The parts of a combination that are ranked."""
-    kind = COMBINATIONS.get(estimator.name)
-    return () if kind is None else estimator.members[: kind.ranked(len(estimator.members))]
+    ranked = {"then": estimator.members[:1], "rank_mean": estimator.members}
+    return ranked.get(estimator.name, ())
 
 
 def with_ranks(estimator: Estimator, ranks: Ranks) -> Estimator:
     """The combination with ranks."""
-    kind = COMBINATIONS[estimator.name]
-    return kind.make(*estimator.members, **estimator.params["settings"], ranks=ranks)
+    return COMBINATIONS[estimator.name](*estimator.members, **estimator.params["settings"], ranks=ranks)
 
 
 def from_combination_spec(spec: EstimatorSpec, remake: Callable[[EstimatorSpec], Estimator]) -> Estimator:
@@ -307,7 +276,7 @@ def from_combination_spec(spec: EstimatorSpec, remake: Callable[[EstimatorSpec],
     try:
         stored = Parts.from_stored(spec.params)
         ranks = {} if stored.ranks is None else {"ranks": stored.ranks}
-        made = COMBINATIONS[spec.name].make(*map(remake, stored.parts), **stored.settings, **ranks)
+        made = COMBINATIONS[spec.name](*map(remake, stored.parts), **stored.settings, **ranks)
         if needs_ranks(made) or len(ranked_parts(made)) != len(() if stored.ranks is None else stored.ranks.scores):
             raise UsageError("its ranks are missing")
     except (ValidationError, UsageError, TypeError) as error:
@@ -359,7 +328,7 @@ def expanded(estimators: Sequence[Estimator]) -> list[Estimator]:
 
 def combined(whole: Estimator, scores: Sequence[Uncertainty], drawn: SampleSet) -> Uncertainty:
     """The score of a combination from those of its parts."""
-    if whole.after_first is not None and scores[1].value is None:
+    if whole.stages is not None and scores[1].value is None:
         # A failure after the first call counts as full disagreement (see `then`).
         scores = [scores[0], scores[1].model_copy(update={"value": 1.0, "reason": None, "detail": ""})]
     missing = [score for score in scores if score.reason is not None]
@@ -367,7 +336,7 @@ def combined(whole: Estimator, scores: Sequence[Uncertainty], drawn: SampleSet) 
         score = next((each for each in missing if each.reason and each.reason.depends_on_question), missing[0])
         return whole.unmeasured(score.reason or Unmeasured.NOT_FINITE, f"{score.estimator}: {score.detail}")
     score = whole.score(Evidence(drawn, members=tuple(score.value for score in scores if score.value is not None)))
-    return score if whole.after_first is None else score.model_copy(update={"first": scores[0].value})
+    return score if whole.stages is None else score.model_copy(update={"first": scores[0].value})
 
 
 def union_of_needs(needs: Sequence[Needs]) -> Needs:

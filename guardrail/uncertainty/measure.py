@@ -174,13 +174,14 @@ def _begin(
     readings: Sequence[_Reading],
 ) -> _Begun:
     """Begin to measure a set, with its problem if it has one, by a score: itself, or a member of a combination."""
-    n, first = plan.n, whole.after_first is not None and estimator is whole.members[0]
-    if first:  # what the first stage of `then` draws
-        n = whole.first
+    n, stages = plan.n, whole.stages
+    first = stages is not None and estimator is whole.members[0]
+    if stages is not None and first:
+        n = stages.first
         drawn = first_stage(drawn, n, plan)
         problem = unusable(drawn, plan)
-    elif whole.samples is not None:
-        n = whole.samples
+    elif stages is not None:
+        n = stages.samples
         drawn = drawn.model_copy(update={"samples": drawn.samples[:n]}) if len(drawn.samples) > n else drawn
     gap = problem or _gap(drawn, estimator, plan, n)
     if gap is not None:

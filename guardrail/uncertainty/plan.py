@@ -112,8 +112,8 @@ def plan_for(
 
 def samples_for(estimators: Sequence[Estimator], n: int) -> int:
     """Samples that the estimators read where a user asks for n: `then` reads as many as it says, others all."""
-    own = [estimator.samples for estimator in estimators if estimator.samples is not None]
-    others = any(each.needs.samples for each in estimators if each.samples is None)
+    own = [estimator.stages.samples for estimator in estimators if estimator.stages is not None]
+    others = any(each.needs.samples for each in estimators if each.stages is None)
     return max([*own, n if others or not own else 0])
 
 
@@ -136,8 +136,8 @@ def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str
         Pairs of the need and the way out, in words; empty if the plan draws all.
     """
     unmet = dict[str, str]()
-    if estimator.samples is not None and plan.n < estimator.samples:
-        unmet[f"{estimator.samples} samples"] = "collect with this score, or with one that draws more"
+    if estimator.stages is not None and plan.n < estimator.stages.samples:
+        unmet[f"{estimator.stages.samples} samples"] = "collect with this score, or with one that draws more"
     for member in expanded([estimator]):
         needs = member.needs
         if needs.options and plan.options is None:
