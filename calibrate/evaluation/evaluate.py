@@ -9,10 +9,12 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,31 +27,32 @@ from guardrail.types import Frozen
 from ..data.progress import Progress, silent
 from ..fitting import Target, rule_for, rule_named
 from ..rules import Infeasible, Rule
-from ..rules.counts import Counts, counts, items
+from ..rules.counts import Counts, Floats, Ints, counts, items
 from ..rules.items import AnswerItems
 from ..scoring.metrics import ranking_of
 from ..spec_syntax import rule_text
 
 __all__ = [
-    *("FEW_NOTE", "FEW_SPLITS", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "few"),
-    "flat",
+    *("FEW_NOTE", "FEW_SPLITS", "FIGURES", "OF_ITEMS", "SHORT", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec"),
+    *("cells", "csv_text", "evaluate", "few", "flat", "meaning", "rate_of"),
 ]
 
 FEW_SPLITS = 10
 """A mean over fewer splits than this is marked wherever it is shown: the splits that accept something are not like the
 others, so a few of them say little about the rule."""
-
 FEW_NOTE = (
     f"* mean over fewer than {FEW_SPLITS} splits, those that answer something: it says little. Label more questions, "
     "or compare at a larger alpha."
 )
 """Meaning of the mark of `few`."""
-
 THREADS_FROM = 200_000
 """Fewest items for which two splits are computed at the same time."""
 
 RuleSpec: TypeAlias = str | Rule | tuple[str | Rule, Mapping[str, Any]]
 """A rule's name or a rule of one's own, also with options: ``("acrc", {"k_min": 1})``; ``delta`` may be one."""
+
+
+# -- Results -----------------------------------------------------------------------------------------------------------
 
 
 class Estimate(Frozen):
@@ -59,6 +62,23 @@ class Estimate(Frozen):
     """The figure."""
     se: float | None
     """Standard error; None when one split (or none) stands behind it."""
+
+    @classmethod
+    def mean(cls, values: Sequence[float] | NDArray[Any]) -> Estimate:
+        """The mean of one value a split; there is at least one."""
+        each = np.asarray(values, dtype=np.float64)
+        se = float(each.std(ddof=1)) / math.sqrt(each.size) if each.size > 1 else None
+        return cls(value=float(each.mean()), se=se)
+
+    @classmethod
+    def ratio(cls, errors: Floats, accepted: Floats) -> Estimate:
+        """The ratio of two sums, with the linearised (delta method) standard error."""
+        value = float(errors.sum() / accepted.sum())
+        if errors.size < 2:
+            return cls(value=value, se=None)
+        # Errors and accepted vary together from split to split, so the ratio's error is not that of the sum alone.
+        spread = float((errors - value * accepted).std(ddof=1))
+        return cls(value=value, se=spread / math.sqrt(errors.size) / float(accepted.mean()))
 
 
 _WITH_ITEMS: Any = Field(default=None, exclude_if=lambda value: value is None)
@@ -116,11 +136,6 @@ class EvaluationRow(Frozen):
     def n_feasible(self) -> int:
         """Splits that accepted something: those behind ``scer`` and ``pooled``."""
         return round(self.splits * (1.0 - self.infeasible_rate.value))
-
-
-def few(n_feasible: int) -> str:
-    """The mark of a mean over fewer than ten splits; empty otherwise, and without a mean."""
-    return "*" if 0 < n_feasible < FEW_SPLITS else ""
 
 
 class Evaluation(Frozen):
@@ -196,13 +211,15 @@ class Evaluation(Frozen):
             for row in self.rows
         ]
 
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """The table as CSV (an empty cell for None), also written to ``path`` if given."""
-        return _written(csv_text(self.table()), path)
-
     def to_json(self, path: str | Path | None = None) -> str:
         """The whole result as JSON, also written to ``path`` if given. ``Evaluation.from_stored`` reads it."""
-        return _written(self.model_dump_json(indent=2) + "\n", path)
+        text = self.model_dump_json(indent=2) + "\n"
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+
+# -- The protocol ------------------------------------------------------------------------------------------------------
 
 
 def evaluate(
@@ -242,212 +259,57 @@ def evaluate(
     Raises:
         UsageError: As :func:`calibrate.fit`; or no rules, alphas or splits, or an impossible split.
     """
-    scores, labels = items(uncertainty, error)
-    answers = None if cap is None else AnswerItems.of_rows(scores, labels, groups or range(scores.size), cap)
-    n = scores.size if answers is None else answers.n
-    _check_protocol(n, rules, alphas, n_calibration, splits)
-    tallies = [_Tally(*_target(spec, alpha, delta, cap), splits) for spec in rules for alpha in alphas]
-    ranking = _Ranking()
-    # The pool is sorted once: both parts of a split are taken from it in this order.
-    order = np.argsort(scores, kind="stable")
-    ranked, wrong, rank = scores[order], labels[order], np.empty(order.size, dtype=np.int32)
-    rank[order] = np.arange(order.size, dtype=np.int32)
-    members = None if groups is None else _members(scores.size, groups, n_calibration, by_answer=answers is not None)
-    ids = None if groups is None else [groups[i] for i in order.tolist()]
-    pool = counts(ranked, wrong)
-    area, risk, excess = ranking_of(pool)
-
-    def run(number: int, child: np.random.SeedSequence) -> Counts:
-        """Fill in one split; its test part."""
-        calibration = _calibration_part(n, n_calibration, child, members, by_answer=answers is not None)
-        inside = np.zeros(ranked.size, dtype=np.bool_)
-        inside[rank[calibration]] = True
-        test, fitted = counts(ranked[~inside], wrong[~inside]), np.flatnonzero(inside)
-        for tally in tallies:
-            own = None if ids is None else [ids[i] for i in fitted.tolist()]
-            part, _ = tally.target.units(own, fitted.size)
-            group = None if own is None else [own[i] for i in part.tolist()]
-            result = tally.target.choose(ranked[fitted[part]], wrong[fitted[part]], group)
-            threshold = None if isinstance(result, Infeasible) else result.threshold
-            tally.record(number, threshold, test, pool)
-            if answers is not None:
-                fitted_on = np.bincount(answers.answer[calibration], minlength=n) > 0
-                tally.record_answers(number, threshold, answers, ~fitted_on)
-        return test
-
-    # numpy works on large arrays without the interpreter's lock; small ones would only wait for each other.
-    with ThreadPoolExecutor(2 if scores.size >= THREADS_FROM else 1) as threads:
-        children = np.random.SeedSequence(seed).spawn(splits)  # the same splits, independent of rules and alphas
-        for number, test in enumerate(threads.map(run, range(splits), children), start=1):
-            if test.measured:
-                ranking.record(*ranking_of(test))
-            progress(number, splits)
+    pool = _Pool.of(uncertainty, error, groups, cap)
+    _check_protocol(pool.n, rules, alphas, n_calibration, splits)
+    tried = [_target(spec, alpha, delta, cap) for spec in rules for alpha in alphas]
+    children = np.random.SeedSequence(seed).spawn(splits)  # the same splits, independent of rules and alphas
+    by_answer = pool.answers is not None
+    members = None if groups is None else _members(groups, n_calibration, by_answer=by_answer)
+    part_of = partial(_calibration_part, pool.n, n_calibration, members=members, by_answer=by_answer)
+    done = list(_run(pool, [target for target, _ in tried], part_of, children, progress))
+    rankings = [ranking for ranking, _ in done if ranking is not None]
+    areas = [area for area, *_ in rankings if area is not None]
+    auroc, aurc, excess = ranking_of(pool.counts)
     return Evaluation(
-        n=n,
+        n=pool.n,
         n_calibration=n_calibration,
         splits=splits,
         seed=seed,
-        grouped=groups is not None and answers is None,
-        base_error=pool.errors / max(1, pool.measured),
-        auroc=area,
-        aurc=risk,
+        grouped=groups is not None and pool.answers is None,
+        base_error=pool.counts.errors / max(1, pool.counts.measured),
+        auroc=auroc,
+        aurc=aurc,
         excess_aurc=excess,
-        **ranking.estimates(),
-        rows=tuple(tally.row() for tally in tallies),
+        test_auroc=Estimate.mean(areas) if areas else None,
+        test_aurc=Estimate.mean([area for _, area, _ in rankings]),
+        test_excess_aurc=Estimate.mean([area for *_, area in rankings]),
+        rows=tuple(_row(*rule, [found[place] for _, found in done]) for place, rule in enumerate(tried)),
     )
 
 
-class _Ranking:
-    """Ranking of the test items by the score, collected split by split."""
-
-    def __init__(self) -> None:
-        self.auroc: list[float] = []
-        self.aurc: list[float] = []
-        self.excess: list[float] = []
-
-    def record(self, area: float | None, risk: float, excess: float) -> None:
-        self.auroc += [] if area is None else [area]
-        self.aurc.append(risk)
-        self.excess.append(excess)
-
-    def estimates(self) -> dict[str, Estimate | None]:
-        return {
-            "test_auroc": _mean(np.array(self.auroc)) if self.auroc else None,
-            "test_aurc": _mean(np.array(self.aurc)),
-            "test_excess_aurc": _mean(np.array(self.excess)),
-        }
+_Ranking: TypeAlias = tuple[float | None, float, float]
+"""AUROC, AURC and excess AURC."""
 
 
-class _Tally:
-    """Test counts of one rule at one alpha, collected split by split."""
+def _run(
+    pool: _Pool,
+    targets: Sequence[Target],
+    part_of: Callable[[np.random.SeedSequence], Ints],
+    children: Sequence[np.random.SeedSequence],
+    progress: Progress,
+) -> Iterator[tuple[_Ranking | None, list[_Split]]]:
+    """Of each split the ranking of the test part, if something of it was measured, and what every rule does."""
 
-    def __init__(self, target: Target, options: dict[str, Any], splits: int) -> None:
-        self.target = target
-        self._options = options
-        self._accepted = np.zeros(splits)
-        self._errors = np.zeros(splits)
-        self._right = np.zeros(splits)
-        self._n = np.zeros(splits)
-        self._violated = np.zeros(splits)
-        self._above = np.zeros(splits)
-        self._answers: list[tuple[float, float, float | None]] = []
+    def run(child: np.random.SeedSequence) -> tuple[_Ranking | None, list[_Split]]:
+        inside = pool.inside(part_of(child))
+        test = counts(pool.u[~inside], pool.wrong[~inside])
+        return ranking_of(test) if test.measured else None, [pool.tried(target, inside, test) for target in targets]
 
-    def record(self, split: int, threshold: float | None, test: Counts, pool: Counts) -> None:
-        """Count what a threshold does on the test part and the whole pool; None accepts nothing."""
-        self._right[split] = test.measured - test.errors
-        self._n[split] = test.n
-        if threshold is None:
-            return
-        accepted, errors = test.accepted(threshold)
-        self._accepted[split], self._errors[split] = accepted, errors
-        self._violated[split] = accepted > 0 and errors / accepted > self.target.alpha
-        in_all, wrong_in_all = pool.accepted(threshold)
-        self._above[split] = wrong_in_all / in_all > self.target.alpha
-
-    def record_answers(self, split: int, threshold: float | None, some: AnswerItems, tested: NDArray[np.bool_]) -> None:
-        """Count answers, where items are accepted: the rule may bound a share of these."""
-        K, W = some.counts(threshold)
-        for part, violated in ((tested, self._violated), (np.ones(some.n, dtype=np.bool_), self._above)):
-            risk = self.target.rule.risk_of(K[part], W[part])
-            violated[split] = risk is not None and risk > self.target.alpha
-        shown = K[tested] > 0
-        broken = float((W[tested][shown] > 0).mean()) if shown.any() else None
-        self._answers.append((float(shown.mean()), float((some.size == K)[tested].mean()), broken))
-
-    def row(self) -> EvaluationRow:
-        some = self._accepted > 0
-        rate = self._errors[some] / self._accepted[some]
-        with_right = self._right > 0
-        # A split without a right answer has no power; 0 would pull the mean down.
-        power = (self._accepted - self._errors)[with_right] / self._right[with_right]
-        return EvaluationRow(
-            rule=self.target.rule.name,
-            options=self._options,
-            alpha=self.target.alpha,
-            delta=self.target.delta,
-            splits=some.size,
-            scer=_mean(rate) if rate.size else None,
-            scer_sd=float(rate.std(ddof=1)) if rate.size > 1 else None,
-            pooled=_ratio(self._errors, self._accepted) if rate.size else None,
-            acceptance=_mean(self._accepted / self._n),
-            power=_mean(power) if power.size else None,
-            violation_rate=_mean(self._violated),
-            pool_violation_rate=_mean(self._above),
-            infeasible_rate=_mean((~some).astype(np.float64)),
-            **self._of_answers(),
-        )
-
-    def _of_answers(self) -> dict[str, Estimate]:
-        columns = zip(("shown", "complete", "broken"), zip(*self._answers, strict=True), strict=False)
-        known = {name: [value for value in values if value is not None] for name, values in columns}
-        return {name: _mean(np.array(values)) for name, values in known.items() if values}
-
-
-def _mean(values: NDArray[np.float64]) -> Estimate:
-    se = float(values.std(ddof=1)) / math.sqrt(values.size) if values.size > 1 else None
-    return Estimate(value=float(values.mean()), se=se)
-
-
-def _ratio(errors: NDArray[np.float64], accepted: NDArray[np.float64]) -> Estimate:
-    """Ratio of sums, with the linearised (delta method) standard error."""
-    value = float(errors.sum() / accepted.sum())
-    if errors.size < 2:
-        return Estimate(value=value, se=None)
-    # Errors and accepted vary together from split to split, so the ratio's error is not that of the sum alone.
-    spread = float((errors - value * accepted).std(ddof=1))
-    return Estimate(value=value, se=spread / math.sqrt(errors.size) / float(accepted.mean()))
-
-
-def _target(spec: RuleSpec, alpha: float, delta: float | None, cap: int | None = None) -> tuple[Target, dict[str, Any]]:
-    """The target of a rule, and the options that it was given."""
-    name, given = spec if isinstance(spec, tuple) else (spec, {})
-    options = dict(given)
-    # A common delta goes to the rules that take one; a rule's own delta comes first.
-    own = options.pop("delta", delta if rule_named(name).uses_delta else None)
-    chosen = rule_for("answer" if cap is None else "item", name)
-    settings = options if cap is None else {"cap": cap, **options}
-    return Target.of(chosen, alpha=alpha, delta=own, settings=settings), options
-
-
-def _calibration_part(
-    n: int,
-    n_calibration: int,
-    child: np.random.SeedSequence,
-    members: list[NDArray[np.int64]] | None,
-    *,
-    by_answer: bool = False,
-) -> NDArray[np.int64]:
-    """Indices of the items to calibrate on. Groups are taken in random order, skipping those that no longer fit.
-
-    Answers with items count once, however many items they have.
-    """
-    generator = np.random.default_rng(child)
-    if members is None:
-        return generator.permutation(n)[:n_calibration]
-    if by_answer:
-        return np.concatenate([members[i] for i in generator.permutation(n)[:n_calibration]])
-    parts: list[NDArray[np.int64]] = []
-    room = n_calibration
-    for i in generator.permutation(len(members)):
-        # Groups stay whole, since items of one group on both sides would make the test look too good.
-        if members[i].size <= room:
-            parts.append(members[i])
-            room -= members[i].size
-    return np.concatenate(parts)
-
-
-def _members(
-    n: int, groups: Sequence[Hashable], n_calibration: int, *, by_answer: bool = False
-) -> list[NDArray[np.int64]]:
-    """Items of each group."""
-    if len(groups) != n:
-        raise UsageError(f"groups has {len(groups)} ids and uncertainty has {n} items. Pass one id an item.")
-    places: dict[Hashable, list[int]] = {}
-    for index, group in enumerate(groups):
-        places.setdefault(group, []).append(index)
-    if not by_answer and min(map(len, places.values())) > n_calibration:
-        raise UsageError(f"every group has more than n_calibration = {n_calibration} items. Raise n_calibration.")
-    return [np.array(indices, dtype=np.int64) for indices in places.values()]
+    # numpy works on large arrays without the interpreter's lock; small ones would only wait for each other.
+    with ThreadPoolExecutor(2 if pool.u.size >= THREADS_FROM else 1) as threads:
+        for number, result in enumerate(threads.map(run, children), start=1):
+            yield result
+            progress(number, len(children))
 
 
 def _check_protocol(
@@ -465,56 +327,225 @@ def _check_protocol(
         )
 
 
-FIGURES = {
-    "wrong": "scer",
-    "pooled": "pooled",
-    "given": "acceptance",
-    "right": "power",
-    "above": "violation_rate",
-    "all": "pool_violation_rate",
-    "none": "infeasible_rate",
+def _target(spec: RuleSpec, alpha: float, delta: float | None, cap: int | None = None) -> tuple[Target, dict[str, Any]]:
+    """The target of a rule, and the options that it was given."""
+    name, given = spec if isinstance(spec, tuple) else (spec, {})
+    options = dict(given)
+    # A common delta goes to the rules that take one; a rule's own delta comes first.
+    own = options.pop("delta", delta if rule_named(name).uses_delta else None)
+    chosen = rule_for("answer" if cap is None else "item", name)
+    settings = options if cap is None else {"cap": cap, **options}
+    return Target.of(chosen, alpha=alpha, delta=own, settings=settings), options
+
+
+def _calibration_part(
+    n: int, n_calibration: int, child: np.random.SeedSequence, members: list[Ints] | None, by_answer: bool = False
+) -> Ints:
+    """Indices of the items to calibrate on. Groups are taken in random order, skipping those that no longer fit.
+
+    Answers with items count once, however many items they have.
+    """
+    generator = np.random.default_rng(child)
+    if members is None:
+        return generator.permutation(n)[:n_calibration]
+    if by_answer:
+        return np.concatenate([members[i] for i in generator.permutation(n)[:n_calibration]])
+    parts: list[Ints] = []
+    room = n_calibration
+    for i in generator.permutation(len(members)):
+        # Groups stay whole, since items of one group on both sides would make the test look too good.
+        if members[i].size <= room:
+            parts.append(members[i])
+            room -= members[i].size
+    return np.concatenate(parts)
+
+
+def _members(groups: Sequence[Hashable], n_calibration: int, *, by_answer: bool = False) -> list[Ints]:
+    """Items of each group."""
+    places: dict[Hashable, list[int]] = {}
+    for index, group in enumerate(groups):
+        places.setdefault(group, []).append(index)
+    if not by_answer and min(map(len, places.values())) > n_calibration:
+        raise UsageError(f"every group has more than n_calibration = {n_calibration} items. Raise n_calibration.")
+    return [np.array(indices, dtype=np.int64) for indices in places.values()]
+
+
+class _Split(NamedTuple):
+    """What a rule does on one split: counts of test items, and whether its risk is above alpha."""
+
+    n: int
+    right: int
+    accepted: int
+    errors: int
+    violated: bool
+    above: bool
+    """The same as ``violated``, of the whole pool."""
+    answers: tuple[float, float, float | None] | None = None
+    """With items: shares of the test answers that are shown and complete, and of the shown ones that are broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The items in the order of their scores: sorted once, both parts of every split are taken in this order.
+
+    Attributes:
+        u: Scores, increasing.
+        wrong: Labels in the same order.
+        rank: Place in the order of the scores of each item as given.
+        groups: Group of each item, in the order of the scores.
+        counts: Of all items.
+        answers: With items: the answers that they are of, in the order given.
+    """
+
+    u: Floats
+    wrong: Ints
+    rank: NDArray[np.int32]
+    groups: Sequence[Hashable] | None
+    counts: Counts
+    answers: AnswerItems | None
+
+    @classmethod
+    def of(cls, uncertainty: ArrayLike, error: ArrayLike, groups: Sequence[Hashable] | None, cap: int | None) -> _Pool:
+        scores, labels = items(uncertainty, error)
+        n = scores.size
+        if groups is not None and len(groups) != n:
+            raise UsageError(f"groups has {len(groups)} ids and uncertainty has {n} items. Pass one id an item.")
+        answers = None if cap is None else AnswerItems.of_rows(scores, labels, groups or range(n), cap)
+        order, rank = np.argsort(scores, kind="stable"), np.empty(n, dtype=np.int32)
+        rank[order] = np.arange(n, dtype=np.int32)
+        u, wrong = scores[order], labels[order]
+        ordered = None if groups is None else [groups[i] for i in order.tolist()]
+        return cls(u, wrong, rank, ordered, counts(u, wrong), answers)
+
+    @property
+    def n(self) -> int:
+        """Items; with items of answers the number of answers."""
+        return self.u.size if self.answers is None else self.answers.n
+
+    def inside(self, calibration: Ints) -> NDArray[np.bool_]:
+        """Which items, in the order of their scores, are those to calibrate on."""
+        inside = np.zeros(self.u.size, dtype=np.bool_)
+        inside[self.rank[calibration]] = True
+        return inside
+
+    def tried(self, target: Target, inside: NDArray[np.bool_], test: Counts) -> _Split:
+        """Fit a rule on the items inside, and count what it does on the others."""
+        fitted = np.flatnonzero(inside)
+        own = None if self.groups is None else [self.groups[i] for i in fitted.tolist()]
+        part, _ = target.units(own, fitted.size)
+        group = None if own is None else [own[i] for i in part.tolist()]
+        result = target.choose(self.u[fitted[part]], self.wrong[fitted[part]], group)
+        threshold = None if isinstance(result, Infeasible) else result.threshold
+        if self.answers is not None:
+            fitted_on = np.bincount(self.answers.answer[inside[self.rank]], minlength=self.answers.n) > 0
+            return _counted(target, threshold, test, self.counts, self.answers, ~fitted_on)
+        return _counted(target, threshold, test, self.counts)
+
+
+def _counted(
+    target: Target,
+    threshold: float | None,
+    test: Counts,
+    pool: Counts,
+    answers: AnswerItems | None = None,
+    tested: NDArray[np.bool_] | None = None,
+) -> _Split:
+    """What a threshold does on the test part and on the whole pool; None accepts nothing."""
+    k, e = (0, 0) if threshold is None else test.accepted(threshold)
+    right = test.measured - test.errors
+    if answers is None or tested is None:
+        in_all, wrong_in_all = (0, 0) if threshold is None else pool.accepted(threshold)
+        violated, above = (n > 0 and wrong / n > target.alpha for n, wrong in ((k, e), (in_all, wrong_in_all)))
+        return _Split(test.n, right, k, e, violated, above)
+    K, W = answers.counts(threshold)  # the rule may bound a share of answers
+    risks = target.rule.risk_of(K[tested], W[tested]), target.rule.risk_of(K, W)
+    violated, above = (risk is not None and risk > target.alpha for risk in risks)
+    shown = K[tested] > 0
+    broken = float((W[tested][shown] > 0).mean()) if shown.any() else None
+    shares = (float(shown.mean()), float((answers.size == K)[tested].mean()), broken)
+    return _Split(test.n, right, k, e, violated, above, shares)
+
+
+def _row(target: Target, options: dict[str, Any], splits: Sequence[_Split]) -> EvaluationRow:
+    n, right, accepted, errors = (np.array(column, dtype=np.float64) for column in list(zip(*splits, strict=True))[:4])
+    some, with_right = accepted > 0, right > 0
+    rate = errors[some] / accepted[some]
+    # A split without a right answer has no power; 0 would pull the mean down.
+    power = (accepted - errors)[with_right] / right[with_right]
+    answers = [split.answers for split in splits if split.answers is not None]
+    columns = zip(("shown", "complete", "broken"), zip(*answers, strict=True), strict=False)
+    known = {name: [value for value in values if value is not None] for name, values in columns}
+    return EvaluationRow(
+        rule=target.rule.name,
+        options=options,
+        alpha=target.alpha,
+        delta=target.delta,
+        splits=len(splits),
+        scer=Estimate.mean(rate) if rate.size else None,
+        scer_sd=float(rate.std(ddof=1)) if rate.size > 1 else None,
+        pooled=Estimate.ratio(errors, accepted) if rate.size else None,
+        acceptance=Estimate.mean(accepted / n),
+        power=Estimate.mean(power) if power.size else None,
+        violation_rate=Estimate.mean([split.violated for split in splits]),
+        pool_violation_rate=Estimate.mean([split.above for split in splits]),
+        infeasible_rate=Estimate.mean(~some),
+        **{name: Estimate.mean(values) for name, values in known.items() if values},
+    )
+
+
+# -- Tables of rules ---------------------------------------------------------------------------------------------------
+
+
+class _Column(NamedTuple):
+    """A column of a table of rules, in %: the field that it shows, and its meaning, for answers and for items."""
+
+    field: str
+    meaning: str
+    of_items: str = ""
+
+
+_COLUMNS = {
+    "wrong": _Column("scer", "share of the answers given, mean of splits", "share of the items kept"),
+    "pooled": _Column("pooled", "the same, of all splits together"),
+    "given": _Column("acceptance", "share of the questions that are answered", "share of the items that are kept"),
+    "right": _Column("power", "share of the right answers that are given", "share of the right items that are kept"),
+    "shown": _Column("shown", "", "answers of which some item is kept"),
+    "complete": _Column("complete", "", "answers of which every item is kept"),
+    "broken": _Column("broken", "", "of the answers shown those that keep a wrong item"),
+    "above": _Column(
+        "violation_rate",
+        "splits above alpha on their test part (reads high: it errs in the opposite direction of the fitted part)",
+        "splits above alpha on their test part (reads high)",
+    ),
+    "all": _Column(
+        "pool_violation_rate", "splits above alpha on all questions (reads low: those fitted on are among them)"
+    ),
+    "none": _Column("infeasible_rate", "splits that answer nothing", "splits that keep nothing"),
 }
-"""Columns of a table of rules, in %, with the field that each shows."""
-_MEANINGS = {
-    "wrong": "share of the answers given, mean of splits",
-    "pooled": "the same, of all splits together",
-    "given": "share of the questions that are answered",
-    "right": "share of the right answers that are given",
-    "above": "splits above alpha on their test part (reads high: it errs in the opposite direction of the fitted part)",
-    "all": "splits above alpha on all questions (reads low: those fitted on are among them)",
-    "none": "splits that answer nothing",
-}
-
-
-OF_ITEMS = ("right", "given", "wrong", "shown", "complete", "broken", "above", "none")
-"""The columns of a table of rules for items."""
-_MEANINGS_OF_ITEMS = {
-    "right": "share of the right items that are kept",
-    "given": "share of the items that are kept",
-    "wrong": "share of the items kept",
-    "shown": "answers of which some item is kept",
-    "complete": "answers of which every item is kept",
-    "broken": "of the answers shown those that keep a wrong item",
-    "above": "splits above alpha on their test part (reads high)",
-    "none": "splits that keep nothing",
-}
-
-
-def meaning(figures: Sequence[str] = tuple(FIGURES)) -> str:
-    """The meaning of the columns of a table of rules."""
-    meanings = _MEANINGS_OF_ITEMS if "shown" in figures else _MEANINGS
-    return "; ".join(f"{name}: {meanings[name]}" for name in figures) + "."
-
-
+FIGURES = tuple(name for name, column in _COLUMNS.items() if column.meaning)
+"""The columns of a table of rules."""
 SHORT = ("wrong", "given", "right", "above", "none")
-"""The columns of a table for `print`."""
+"""Those of a narrow one, for `print`."""
+OF_ITEMS = ("right", "given", "wrong", "shown", "complete", "broken", "above", "none")
+"""Those of rules for items."""
 
 
-def cells(row: EvaluationRow, figures: Sequence[str] = tuple(FIGURES), *, errors: bool = True) -> list[str]:
+def meaning(figures: Sequence[str] = FIGURES) -> str:
+    """The meaning of the columns of a table of rules."""
+    meanings = {name: _COLUMNS[name].of_items if "shown" in figures else _COLUMNS[name].meaning for name in figures}
+    return "; ".join(f"{name}: {text}" for name, text in meanings.items()) + "."
+
+
+def few(n_feasible: int) -> str:
+    """The mark of a mean over fewer than ten splits; empty otherwise, and without a mean."""
+    return "*" if 0 < n_feasible < FEW_SPLITS else ""
+
+
+def cells(row: EvaluationRow, figures: Sequence[str] = FIGURES, *, errors: bool = True) -> list[str]:
     """The figures of a row as texts, with standard errors behind the sign, and the mark of `few` at its means."""
     shown = []
     for name in figures:
-        value: Estimate | None = getattr(row, FIGURES.get(name, name))
+        value: Estimate | None = getattr(row, _COLUMNS[name].field)
         error = "" if value is None or value.se is None or not errors else f"±{100 * value.se:.1f}"
         mark = few(row.n_feasible) if name in ("wrong", "pooled", "broken") else ""
         shown.append("-" if value is None else f"{100 * value.value:.1f}{error}{mark}")
@@ -529,19 +560,16 @@ def rate_of(row: EvaluationRow, name: str) -> tuple[str, float | None, float, fl
     return name, row.scer.value, max(0.0, row.scer.value - spread), row.scer.value + spread
 
 
-def flat(value: Any, names: Sequence[str]) -> dict[str, Any]:
+def flat(value: Frozen, names: Sequence[str]) -> dict[str, Any]:
     """Fields as columns; an `Estimate` becomes two, the second with ``_se``."""
     columns: dict[str, Any] = {}
     for name in names:
-        attribute = getattr(value, name)
-        estimate = type(value).model_fields[name].annotation
-        if attribute is not None and hasattr(attribute, "se"):
-            columns[name], columns[f"{name}_se"] = attribute.value, attribute.se
+        cell = getattr(value, name)
         # By the annotation: a value of None does not say that it would have been two columns.
-        elif "Estimate" in str(estimate):
-            columns[name] = columns[f"{name}_se"] = None
+        if "Estimate" in str(type(value).model_fields[name].annotation):
+            columns[name], columns[f"{name}_se"] = (None, None) if cell is None else (cell.value, cell.se)
         else:
-            columns[name] = attribute
+            columns[name] = cell
     return columns
 
 
@@ -552,9 +580,3 @@ def csv_text(rows: Sequence[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _written(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
-    return text

@@ -17,9 +17,11 @@ from calibrate.evaluation.evaluate import (
     Evaluation,
     RuleSpec,
     _calibration_part,
+    _counted,
     _members,
-    _Tally,
+    _row,
     _target,
+    csv_text,
     evaluate,
     few,
 )
@@ -40,12 +42,12 @@ def pool(n: int = 400, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.i
 
 def test_row_figures_by_hand() -> None:
     # Four splits of 10 test items: accepted 5, 0, 2, 4; wrong 1, 0, 1, 0; right in the test part 6, 6, 0, 8.
-    tally = _Tally(*_target("empirical", 0.2, None), 4)
-    patterns = [(5, 1, 6), (0, 0, 6), (2, 1, 0), (4, 0, 8)]
-    for split, (n_accepted, wrong, right) in enumerate(patterns):
+    target, options = _target("empirical", 0.2, None)
+    splits = []
+    for n_accepted, wrong, right in [(5, 1, 6), (0, 0, 6), (2, 1, 0), (4, 0, 8)]:
         part = Counts(10, np.array([0.0, 1.0]), np.array([n_accepted, 10]), np.array([wrong, 10 - right]))
-        tally.record(split, 0.0 if n_accepted else None, part, part)
-    row = tally.row()
+        splits.append(_counted(target, 0.0 if n_accepted else None, part, part))
+    row = _row(target, options, splits)
     assert row.scer is not None
     assert row.scer.value == pytest.approx((0.2 + 0.5 + 0.0) / 3)
     assert row.scer_sd == pytest.approx(np.std([0.2, 0.5, 0.0], ddof=1))
@@ -162,7 +164,7 @@ def test_one_split_has_no_standard_error() -> None:
 def test_groups_stay_whole() -> None:
     groups = [i // 7 for i in range(400)]
     for child in np.random.SeedSequence(0).spawn(10):
-        calibration = _calibration_part(400, 100, child, _members(400, groups, 100))
+        calibration = _calibration_part(400, 100, child, _members(groups, 100))
         test = np.setdiff1d(np.arange(400), calibration)
         inside, outside = {groups[i] for i in calibration}, {groups[i] for i in test}
         assert not inside & outside
@@ -182,7 +184,7 @@ def test_tables() -> None:
     u, e = pool()
     specs: list[RuleSpec] = ["lec", ("acrc", {"k_min": 1})]
     result = evaluate(u, e, rules=specs, alphas=[0.15], n_calibration=150, splits=5)
-    rows = list(csv.DictReader(io.StringIO(result.to_csv())))
+    rows = list(csv.DictReader(io.StringIO(csv_text(result.table()))))
     assert [row["rule"] for row in rows] == ["lec", "acrc"]
     assert rows[1]["options"] == "k_min=1"
     assert rows[1]["scer"] == rows[1]["scer_se"] == ""
@@ -196,10 +198,7 @@ def test_tables() -> None:
 def test_tables_are_written(tmp_path: Path) -> None:
     u, e = pool()
     result = evaluate(u, e, rules=["lec"], alphas=[0.15], n_calibration=150, splits=2)
-    assert result.to_csv(tmp_path / "rows.csv") == (tmp_path / "rows.csv").read_text(encoding="utf-8")
-    assert json.loads(
-        (tmp_path / "all.json").read_text(encoding="utf-8") if result.to_json(tmp_path / "all.json") else ""
-    )
+    assert result.to_json(tmp_path / "all.json") == (tmp_path / "all.json").read_text(encoding="utf-8")
 
 
 def test_progress_is_reported_after_each_split() -> None:
