@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import check_version, create_private
@@ -25,8 +25,10 @@ __all__ = [
     "GivenLabels",
     "LabelSession",
     "Order",
+    "append_row",
     "apply_labels",
     "contradictions",
+    "open_label_file",
     "open_session",
     "queue_of",
     "read_labels",
@@ -221,10 +223,7 @@ class LabelSession:
 
     def give(self, record: Record, correct: bool | None) -> None:
         """Save a label, or None for a question that is skipped; it is on disk when this returns."""
-        row = {"id": record.id, "correct": correct, "judged": record.answer or ""}
-        self._stream.seek(0, os.SEEK_END)
-        self._stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-        self._sync()
+        append_row(self._stream, {"id": record.id, "correct": correct, "judged": record.answer or ""})
         self.labels[_key(record)] = correct
 
     def undo(self) -> bool:
@@ -235,13 +234,9 @@ class LabelSession:
         self._stream.seek(0)
         content = self._stream.read().rstrip()
         self._stream.truncate(content.rfind(b"\n") + 1)
-        self._sync()
+        _sync(self._stream)
         self._again = self._queue.get(key)
         return True
-
-    def _sync(self) -> None:
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
 
 
 def _key(record: Record) -> tuple[str, str | None]:
@@ -249,12 +244,11 @@ def _key(record: Record) -> tuple[str, str | None]:
 
 
 @contextmanager
-def open_session(path: Path, queue: Sequence[Record] = ()) -> Iterator[LabelSession]:
-    """Open a label file, creating or resuming it, under an exclusive lock; a torn last line is cut off.
+def open_label_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file of labels, creating or resuming it, under an exclusive lock; a torn last line is cut off.
 
     Raises:
         UsageError: Another process is writing it, or its name says that it holds something else than JSON lines.
-        RecordError: A line that is not a label of a session.
     """
     if path.suffix.lower() != ".jsonl":
         raise UsageError(f"{path}: a session saves JSON lines. Name a .jsonl file: --labels {path.stem}.jsonl.")
@@ -264,13 +258,36 @@ def open_session(path: Path, queue: Sequence[Record] = ()) -> Iterator[LabelSess
             whole = stream.read().rpartition(b"\n")[0]  # a line without its end: the writer was killed
             stream.truncate(len(whole) and len(whole) + 1)
             stream.flush()
-            labels = read_labels(path, "jsonl").given if whole.strip() else {}
-            if any(judged is None for _, judged in labels):
-                raise RecordError(
-                    f"{path}: labels of a session say which answer was judged, and these do not. Save to another file "
-                    "with --labels."
-                )
-            yield LabelSession(queue, stream, labels)
+            yield stream
+
+
+def append_row(stream: IO[bytes], row: Mapping[str, Any]) -> None:
+    """Add a line to an open file of labels; it is on disk when this returns."""
+    stream.seek(0, os.SEEK_END)
+    stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    _sync(stream)
+
+
+def _sync(stream: IO[bytes]) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+@contextmanager
+def open_session(path: Path, queue: Sequence[Record] = ()) -> Iterator[LabelSession]:
+    """Open a label file for a session (`open_label_file`).
+
+    Raises:
+        RecordError: A line that is not a label of a session.
+    """
+    with open_label_file(path) as stream:
+        labels = read_labels(path, "jsonl").given if path.read_bytes().strip() else {}
+        if any(judged is None for _, judged in labels):
+            raise RecordError(
+                f"{path}: labels of a session say which answer was judged, and these do not. Save to another file "
+                "with --labels."
+            )
+        yield LabelSession(queue, stream, labels)
 
 
 def queue_of(

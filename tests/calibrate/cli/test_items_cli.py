@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from calibrate import from_frame
 from calibrate.cli import app
-from calibrate.data.records import Record, read_records, write_records
+from calibrate.data.records import Record, exclusive, read_records, write_records
 from calibrate.items.answers import needs_label
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -166,10 +166,27 @@ def test_labels_by_hand_item_by_item(tmp_path: Path) -> None:
     path = record_file(tmp_path / "records.jsonl", invoices(2)).path
     printed(called("score", path, "--items", "--cap", "4"))
     stopped = printed(called("label", path, "--items", "--interactive", typed="y\nn\ny\nu\ns\ny\ny\nq\n"))
-    assert "1 of 2 answers are labelled" in stopped
+    assert "1 of 2 are labelled or skipped" in stopped
     printed(called("label", path, "--items", "--interactive", typed="y\n" * 4))
     labels = {record.id: labels_of(record) for record in read_records(path).records}
     assert sorted(labels.values(), key=str) == sorted([(True, False, None, True), (True,) * 4], key=str)
+
+
+def test_two_people_cannot_write_item_labels_to_one_file_and_a_torn_line_is_asked_again(tmp_path: Path) -> None:
+    """Rows of two writers would interleave, and a row that a kill cut off would stop every later command."""
+    path, labels = record_file(tmp_path / "records.jsonl", invoices(2)).path, tmp_path / "records.labels.jsonl"
+    printed(called("score", path, "--items", "--cap", "4"))
+    arguments = ("label", path, "--items", "--interactive")
+    with exclusive(labels):
+        refused = called(*arguments, typed="y\n")
+        assert "is being written by another process" in " ".join(printed(refused, 2).replace("│", "").split())
+    assert not labels.exists()
+    printed(called(*arguments, typed="y\n" * 4))
+    row = labels.read_text()
+    labels.write_text(row + row[: len(row) // 2])
+    printed(called(*arguments, typed="n\n" * 4))
+    given = {labels_of(record) for record in read_records(path).records}
+    assert given == {(True,) * 4, (False,) * 4}
 
 
 def test_labels_by_hand_up_to_a_cut_keep_it_in_the_next_command_and_count_no_item_above_it(tmp_path: Path) -> None:
@@ -178,8 +195,8 @@ def test_labels_by_hand_up_to_a_cut_keep_it_in_the_next_command_and_count_no_ite
     sure = [sum(needs_label(item, 0.0) for item in (record.items or ())) for record in read_records(path).records]
     arguments = ("label", path, "--items", "--cut", "0")
     text = "".join(printed(called(*arguments, "--interactive", typed="y\n" * 5 + "q\n")).split())
-    assert "--interactive--cut0goeson" in text
-    assert "records.labels.jsonl--cut0stopshere" in text
+    assert "--cut0--interactivegoeson" in text
+    assert "--cut0--labels" in text
     text = printed(called(*arguments, "--interactive", typed="y\n" * sum(sure)))
     assert f"0 of {sum(sure)} items up to the cut of 0 are wrong (0 %)." in text
     assert "undecided" not in text
@@ -345,7 +362,7 @@ def test_reach_items_above_a_cut_cost_no_label_and_their_answers_count(tmp_path:
     assert not any(below[records[5].id])
     needed = sum(map(sum, below.values()))
     stopped = called("label", path, "--items", "--interactive", "--cut", "0.2", typed="y\n" * (needed - 1))
-    assert "are labelled; all of them are in" in printed(stopped)
+    assert "are labelled or skipped; all of them are in" in printed(stopped)
     printed(called("label", path, "--items", "--interactive", "--cut", "0.2", typed="y\n" * 4))
     labels = {record.id: labels_of(record) for record in read_records(path).records if record.id in by_id}
     assert labels == {name: tuple(True if asked else None for asked in some) for name, some in below.items()}

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.cli.frame import terminal as terminal_frame
-from calibrate.cli.label import _shown, card, keys, label_by_hand, shares
+from calibrate.cli.frame.people import _page, card, keys, label_by_hand, shares
 from calibrate.correctness.chat_judge import judge_messages
 from calibrate.data.labels import (
     LabelSession,
@@ -201,7 +201,7 @@ def test_what_was_said_before_is_shown_to_who_labels() -> None:
         questions_sha256="",
         n_questions=1,
     )
-    page = _shown(shown, header)
+    page = _page(shown, header)
     assert [turn["content"] for turn in page.messages] == [text for _, text in said]
 
 
