@@ -154,7 +154,7 @@ class Guardrail(GuardedChatModel):
                 scoring=Scoring.of(estimator.scorers, artifact.prompt),
             ),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
-            trust=EndpointTrust(self.model, plan, enabled=self.probe == "auto", fingerprint=artifact.fingerprint),
+            trust=EndpointTrust(self.model, plan, self.probe == "auto", artifact.fingerprint),
             observers=observers,
             staged=in_two_stages(plan, estimator),
             # The promise of a list of candidates is about all questions that are held back.

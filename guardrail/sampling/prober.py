@@ -6,13 +6,13 @@ import asyncio
 import logging
 import os
 import secrets
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from time import monotonic, perf_counter
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -46,6 +46,8 @@ __all__ = ["known_report", "needs_probe", "probe", "reply_of", "seeded"]
 
 TRUSTED = "guardrail_trusted"
 """Class attribute of models that sample honestly by construction, and of fakes: they are not probed."""
+UNFIT_FOR = 60.0
+"""Seconds after which an endpoint that a probe refused is probed again."""
 LARGEST_SEED = 2**31 - 1
 """The largest seed of servers that store seeds in 32 bits."""
 SEEDS_OF_A_PROBE = 1 + LATER_CALLS
@@ -64,6 +66,8 @@ class _Known:
 
     def __init__(self) -> None:
         self.report: ProbeReport | None = None
+        self.asked = 0.0
+        """Time of the report; one that refuses the endpoint holds for `UNFIT_FOR` seconds."""
         self.refuses_seeds = False
         self.asking: dict[tuple[int, int | None, bool], Future[ProbeReport | None]] = {}
 
@@ -95,8 +99,10 @@ def known_report(model: BaseChatModel) -> ProbeReport | None:
 
 
 def _report_for(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
-    report = known_report(model)
-    return report if report is not None and _serves(report, plan) else None
+    entry, report = _of(model), known_report(model)
+    if report is None or not _serves(report, plan):
+        return None
+    return report if report.problem(plan) is None or monotonic() < entry.asked + UNFIT_FOR else None
 
 
 def _serves(report: ProbeReport, plan: SamplingPlan) -> bool:
@@ -140,7 +146,7 @@ def probe_steps(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> Ste
                 return report, Cost()
             report = yield from _asked(model, plan)
             if not report.failed:  # a failure may pass; what is remembered holds for the life of the model
-                entry.report = report
+                entry.report, entry.asked = report, monotonic()
             return report, report.cost
         finally:  # also when cancelled: callers that wait then find no report and ask themselves
             del entry.asking[key]
@@ -202,14 +208,14 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> Steps[ProbeReply]:
         with ExitStack() as slots:
             yield take_slot(slots)
             slots.enter_context(as_sample())
-            began = time.perf_counter()
+            began = perf_counter()
             try:
                 message: AIMessage = yield _invocation(model, call, params)
             except Exception as error:
                 if not _refuses_seed(model, params, error):
                     raise
                 message = yield _invocation(model, call, params)
-        return _reply(message, call, time.perf_counter() - began)
+        return _reply(message, call, perf_counter() - began)
     # A mistake of the caller, not of the endpoint: it has to be seen, not reported as a failed probe.
     except UsageError:
         raise

@@ -26,12 +26,9 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, PrivateAttr
 
 from guardrail import Guardrail, Reason, Unmeasured
+from guardrail.guard import endpoint_trust
 from guardrail.guard.abstention import ABSTENTION
-from guardrail.guard.endpoint_trust import (
-    UNFIT_FOR,
-    EndpointProblem,
-    EndpointTrust,
-)
+from guardrail.guard.endpoint_trust import EndpointProblem, EndpointTrust
 from guardrail.sampling import prober as _probe
 from guardrail.sampling.effects import arun
 from guardrail.sampling.probe import (
@@ -44,7 +41,7 @@ from guardrail.sampling.probe import (
     unlike,
     wants_probe,
 )
-from guardrail.sampling.prober import known_report, listed_tokens, needs_probe, probe, probe_steps, reply_of
+from guardrail.sampling.prober import UNFIT_FOR, known_report, listed_tokens, needs_probe, probe, probe_steps, reply_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SamplingPlan
 
@@ -518,15 +515,18 @@ def test_a_cache_that_fills_after_the_first_answers_is_found(asynchronous: bool)
 # -- an endpoint that was unfit, or failed its second probe
 
 
-def trusting(model: Remote) -> tuple[EndpointTrust, list[float]]:
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds, which a test sets."""
     now = [0.0]
-    return EndpointTrust(model, PLAN, enabled=True, clock=lambda: now[0]), now
+    monkeypatch.setattr(_probe, "monotonic", lambda: now[0])
+    return now
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_unfit_endpoint_is_probed_again_after_a_while_and_recovers(asynchronous: bool) -> None:
+def test_an_unfit_endpoint_is_probed_again_after_a_while_and_recovers(asynchronous: bool, now: list[float]) -> None:
     model = Remote(script=SCRIPT, replies=["same"])
-    trust, now = trusting(model)
+    trust = EndpointTrust(model, PLAN)
 
     def check() -> EndpointProblem:
         return asyncio.run(arun(trust.check_steps())) if asynchronous else trust.check()
@@ -549,7 +549,7 @@ def test_an_unfit_endpoint_is_probed_again_after_a_while_and_recovers(asynchrono
     assert len(model._seen) == 2 * calls_before + 5  # nothing more: it is fit
 
 
-def test_a_slow_probe_stands_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_probe_stands_in_the_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first question waits for it: without a line an operator looks for the fault elsewhere."""
     caplog.set_level(logging.INFO, "guardrail")
     for seconds, expected in (
@@ -557,9 +557,9 @@ def test_a_slow_probe_stands_in_the_log(caplog: pytest.LogCaptureFixture) -> Non
         (6.0, ["guardrail: the probe of the endpoint took 6 s, and questions waited"]),
     ):
         caplog.clear()
-        ticks = chain([0.0, 0.0], repeat(seconds))
+        monkeypatch.setattr(endpoint_trust, "monotonic", partial(next, chain([0.0], repeat(seconds))))
         model = Remote(script=SCRIPT, replies=["a", "b", "c", "g", "d"])
-        trust = EndpointTrust(model, PLAN, enabled=True, clock=partial(next, ticks))
+        trust = EndpointTrust(model, PLAN)
         trust.check()
         first, *others = [record.getMessage() for record in caplog.records]
         assert first == "guardrail: probing the endpoint before the first question"
@@ -568,10 +568,10 @@ def test_a_slow_probe_stands_in_the_log(caplog: pytest.LogCaptureFixture) -> Non
         assert len(caplog.records) == 1 + len(expected)  # nothing is asked again
 
 
-def test_a_second_probe_that_fails_or_is_cancelled_is_made_again_by_the_next_question() -> None:
+def test_a_second_probe_that_fails_or_is_cancelled_is_made_again_by_the_next_question(now: list[float]) -> None:
     """Otherwise an endpoint that works again would be refused for another minute."""
     model = Remote(script=SCRIPT, replies=["same"])
-    trust, now = trusting(model)
+    trust = EndpointTrust(model, PLAN)
     assert trust.check().reason is Unmeasured.DEGENERATE_SAMPLES
 
     async def cancelled() -> None:
@@ -621,7 +621,7 @@ guard = Guardrail(model=model, artifact=make_artifact(model))
 asking = threading.Thread(target=guard.assess, args=("q",))
 asking.start()
 begun.wait(60)
-held = [guard._assessor.trust._lock, guard._assessor.draws._own._lock]
+held = [guard._assessor.draws._own._lock]
 for lock in held:
     lock.acquire()  # as another thread would at this moment
 child = os.fork()
