@@ -31,13 +31,13 @@ from uuid import uuid4
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import BaseTool
+from typing_extensions import Unpack
 
 from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.errors import UsageError, require
-from guardrail.guard.abstention import OnAbstain, worded
-from guardrail.guard.router import on_route
+from guardrail.guard.abstention import worded
 from guardrail.sampling.effects import Effect, Steps, arun, run
-from guardrail.types import Bindings, SamplingPlan
+from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
 from ._agents.agent_model import (
@@ -52,11 +52,10 @@ from ._agents.agent_model import (
     step_of,
     unjudged_steps,
 )
-from ._agents.artifact_set import Given, Key
+from ._agents.artifact_set import Given
 from ._agents.calls import is_of_call, same_call
-from ._agents.collecting import RECORDS
-from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, edit_note, released
-from ._agents.gates import AgentGate, GateSettings
+from ._agents.decisions import edit_note, released
+from ._agents.gates import AgentGate, GateOptions
 from ._agents.held import MessageNote, ToolCallOrder, pack, unpack
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
@@ -108,31 +107,14 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     may stand before or after it, and both are asked; edits of its ``per_call`` mode are not run.
 
     Args:
-        artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass. With
-            ``key`` the artifact of a router (`calibrate fit --by group`).
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" in
-            place of an artifact, here or for answers: a person decides about each, and its samples are recorded for
-            `calibrate learn`.
-        exempt: Tools whose calls pass: those that only read.
-        key: Of a router: a function of the conversation's messages that names its group, or None for "all others". It
-            chooses the threshold, so it must not take the name from what a client wrote.
-        on_abstain: "review": a person decides (needs a checkpointer). "message": the agent ends with
-            ``abstain_message``. "raise": `AbstainedError`, which ``ModelFallbackMiddleware`` takes for a failure;
-            a retry of the same step gets it again, without another draw, unless nothing could be measured.
-            A Runnable (a stronger model) gets the messages and the tools and answers in place. Any other callable gets
-            the `Verdict` and returns a text, an AIMessage, or None for the message.
+        artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass;
+            "collect" stands for none yet. With ``key`` the artifact of a router (`calibrate fit --by group`).
         unjudged: What happens to a message from another model than the guarded one (a fallback took over): "hold" it
             like one that could not be measured, or "pass" it.
-        allowed_decisions: What a person may decide.
         calibrated_settings: Call settings the artifacts' answers were collected with, e.g. {"reasoning_effort": "low"}.
             Settings that only concern transport pass anyway; any other is refused.
-        records: Record file for samples of tools that "collect".
-        plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7. A plan without tools
-            gets the agent's.
-        **settings: Settings of `Guardrail`: abstain_message, using, probe, on_verdict, max_concurrency, remember.
-            In ``using`` several judges are a mapping by name, several scorers a list. Where no tool has an artifact, a
-            `ToolCallJudge` says which calls a person is shown as one: the arguments that matter,
-            `ToolCallJudge(arguments={"refund": ["order_id", "amount"]})`.
+        **options: See `GateOptions`. "review" needs a checkpointer; ``ModelFallbackMiddleware`` takes "raise" for a
+            failure.
 
     Raises:
         UsageError: Nothing is gated, or a tool is gated and exempt at once; or a tool collects where no person decides.
@@ -146,31 +128,13 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self,
         artifact: Given | RouterArtifact | None = None,
         *,
-        tools: Mapping[str, Given] | None = None,
-        exempt: Sequence[str] = (),
-        key: Key | None = None,
-        on_abstain: Literal["review"] | OnAbstain = "review",
         unjudged: Literal["hold", "pass"] = "hold",
-        allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
         calibrated_settings: Mapping[str, Any] | None = None,
-        records: str | Path = RECORDS,
-        plan: SamplingPlan | None = None,
-        **settings: Any,
+        **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
         self.tools = []
-        self._gate = AgentGate(
-            artifact,
-            tools,
-            exempt,
-            key=key,
-            on_abstain=on_abstain,
-            settings=GateSettings.of(settings),
-            calibrated_settings=calibrated_settings,
-            records=records,
-            plan=plan,
-        )
-        self._allowed = check_decision_types(allowed_decisions)
+        self._gate = AgentGate(artifact, options, calibrated_settings=calibrated_settings)
         self._unjudged = unjudged
 
     # -- the model call ----------------------------------------------------------------------------------------------
@@ -229,10 +193,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 outcome.hold(other)
         if outcome.held and outcome.message is not None:  # also where middleware took the signal for a failure
             response = ModelResponse(result=[outcome.message])
-        note = outcome.note_about(response.result)
-        if gate is not None and gate.route is not None:
-            response = replace(response, result=[on_route(message, gate.route) for message in response.result])
-        return response, note
+        return response, outcome.note_about(response.result)
 
     def _give_out(self, request: ModelRequest[Any], note: MessageNote) -> tuple[ModelResponse[Any], MessageNote]:
         """The decided message, which other middleware sees like a model's; no model is called."""
@@ -258,7 +219,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         note = unpack(state.get("guardrail"))
         if note is None or note.held is None or note.decisions:
             return None
-        decisions: Any = tuple(ask(note.held, self._allowed))
+        decisions: Any = tuple(ask(note.held, self._gate.allowed))
         decided = note.model_copy(update={"decisions": decisions, "asked": _last_question(state)})
         update: dict[str, Any] = {"guardrail": pack(decided), "guardrail_decided": True, "jump_to": "model"}
         if any(message.id == note.placeholder for message in state["messages"]):  # an application may have removed it
@@ -271,7 +232,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         return self.after_model(state, runtime)
 
     def _refusal(self, verdict: Verdict) -> str:
-        return worded(self._gate.settings.abstain_message, verdict)
+        return worded(self._gate.options["abstain_message"], verdict)
 
     # -- the tools ---------------------------------------------------------------------------------------------------
 

@@ -25,23 +25,23 @@ from weakref import WeakKeyDictionary
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
+from typing_extensions import Unpack
 
 from guardrail import CalibrationArtifact
 from guardrail.artifact import RouterArtifact
 from guardrail.errors import UsageError, require
-from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.retry import may_be_retried
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
-from guardrail.specs import ModelIdentity
-from guardrail.types import Bindings, SamplingPlan
+from guardrail.specs import ModelIdentity, identify
+from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._agents.artifact_set import Given, Key
+from ._agents.artifact_set import Given
 from ._agents.calls import ANSWER_TOOL, arguments_of
-from ._agents.collecting import RECORDS
-from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
+from ._agents.decisions import edit_note
 from ._agents.framework_guard import NOT_RUN, Answer, FrameworkGuard
+from ._agents.gates import GateOptions
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
@@ -194,28 +194,20 @@ class GuardedModel(Model):
 
     Streaming: the events begin after the verdict and carry the accepted candidate only; each item comes in one piece.
 
+    Under "review" a held-back call is proposed nevertheless, and waits, so every tool that is not exempt must be made
+    by `tool`. In place of a held-back answer a call of `answer_tool` waits, which the agent must have if answers are
+    judged.
+
     Args:
         model: A model of the SDK, or any LangChain chat model (`OpenAICompatibleChat`, `TransformersChat`, ...).
         artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
             or its file. None lets answers pass. With ``key`` the artifact of a router (`calibrate fit --by group`).
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for
-            a tool without an artifact: a person decides about every call, and its samples are recorded for
-            `calibrate learn`.
-        exempt: Tools whose calls pass: those that only read.
-        key: Of a router: a function of the conversation's messages that names its group, or None for "all others".
-        on_abstain: "review": a person decides. A held-back call is proposed nevertheless, and waits, so every tool that
-            is not exempt must be made by `tool`. In place of a held-back answer a call of `answer_tool` waits, which
-            the agent must have if answers are judged. Or "message", "raise", a Runnable or a handler as for
-            `Guardrail`.
         held: Under "review": "approve" asks a person; "retry" tells the model that the call did not run, and held-back
             answers become a message.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `AgentsModelChat`).
-        allowed_decisions: Decisions that a person may take about a held-back call or answer, see `decide`.
         verdicts: Store of verdicts on tool calls, and of held-back answers. Pass `VerdictStore(path)` if runs are
             resumed elsewhere.
-        records: Record file for samples of tools that "collect".
-        plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7.
-        **guard_options: Further settings of `Guardrail`: abstain_message, using, probe, ...
+        **options: See `GateOptions`.
 
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
@@ -229,39 +221,20 @@ class GuardedModel(Model):
         model: Model | BaseChatModel,
         artifact: Given | RouterArtifact | None = None,
         *,
-        tools: Mapping[str, Given] | None = None,
-        exempt: Sequence[str] = (),
-        key: Key | None = None,
-        on_abstain: OnAbstain | Literal["review"] = "review",
         held: Literal["approve", "retry"] = "approve",
         calibrated_settings: ModelSettings | None = None,
         verdicts: VerdictStore | None = None,
-        allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
-        records: str | Path = RECORDS,
-        plan: SamplingPlan | None = None,
-        **guard_options: Any,
+        **options: Unpack[GateOptions],
     ) -> None:
         if calibrated_settings is not None and not isinstance(model, Model):
             raise UsageError("calibrated_settings= is for models of the Agents SDK; configure the chat model itself.")
         self._model = model
         self._calibrated = calibrated_settings or ModelSettings()
         chat = shared_chat(AgentsModelChat, model, self._calibrated) if isinstance(model, Model) else model
-        self._gate = FrameworkGuard(
-            chat,
-            artifact,
-            tools=tools,
-            exempt=exempt,
-            key=key,
-            on_abstain=on_abstain,
-            verdicts=verdicts,
-            allowed_decisions=allowed_decisions,
-            records=records,
-            plan=plan,
-            **guard_options,
-        )
+        self._name = identify(chat).model
+        self._gate = FrameworkGuard(chat, artifact, held=held, verdicts=verdicts, **options)
         self._reviews = self._gate.reviews
         self._holds = self._gate.gate.reviewed
-        self._asks = self._holds and held == "approve"
 
     # -- the SDK's interface -------------------------------------------------------------------------------------------
 
@@ -315,7 +288,7 @@ class GuardedModel(Model):
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
         """The events of `get_response`, after the verdict."""
         response = await self.get_response(*args, **kwargs)
-        for event in events_of(response, self._gate.model_name):
+        for event in events_of(response, self._name):
             yield event
 
     async def close(self) -> None:
@@ -358,7 +331,7 @@ class GuardedModel(Model):
             tool: A function tool, or a function to make one of. It is not changed.
         """
         guarded = copy.copy(tool if isinstance(tool, FunctionTool) else function_tool(tool))
-        asks = self._asks and guarded.name not in self._gate.artifacts.exempt
+        asks = self._gate.asks and guarded.name not in self._gate.artifacts.exempt
         guarded.needs_approval = self._needs_approval if asks else False
         guarded.on_invoke_tool = _Checked(self._gate, guarded.name, guarded.on_invoke_tool)
         return guarded
@@ -461,7 +434,7 @@ class GuardedModel(Model):
         """
         listed = [tool for tool in tools if tool.name == ANSWER_TOOL]
         mine = any(getattr(tool, "on_invoke_tool", None) == _Waiting(self._gate) for tool in listed)
-        if mine != bool(listed) or (self._asks and self._gate.artifacts.answer is not None and not mine):
+        if mine != bool(listed) or (self._gate.asks and self._gate.artifacts.answer is not None and not mine):
             raise UsageError(
                 'on_abstain="review", the default, needs guarded.answer_tool of this very model among the agent\'s '
                 f"tools ({ANSWER_TOOL!r}): its call waits for a person in place of an answer that is held back. "

@@ -16,25 +16,24 @@ from typing import Any, Literal, get_args
 from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 from pydantic_core import to_jsonable_python
+from typing_extensions import Unpack
 
 from guardrail import AbstainedError, CalibrationArtifact
 from guardrail.artifact import RouterArtifact
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError, require
-from guardrail.guard.abstention import OnAbstain
 from guardrail.plain_json import canonical_json
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
 from guardrail.specs import ModelIdentity
-from guardrail.types import Bindings, SamplingPlan
+from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._agents.artifact_set import ArtifactSet, Given, Key, routes
+from ._agents.artifact_set import Given
 from ._agents.calls import ANSWER_TOOL, arguments_of
-from ._agents.collecting import RECORDS
-from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
-from ._agents.framework_guard import NOT_RUN, CallReviews, FrameworkGuard
-from ._agents.gates import REVIEW, GateSettings
+from ._agents.decisions import edit_note
+from ._agents.framework_guard import NOT_RUN, FrameworkGuard
+from ._agents.gates import GateOptions
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import VerdictStore
@@ -208,25 +207,15 @@ class GuardedModel(WrapperModel):
 
     Args:
         model: The model.
-        artifact: As for `FrameworkGuard`, like ``guard``.
-        asks: Whether a person is asked about held-back calls and answers.
+        gate: The guard of the agent.
         calibrated_settings: Settings of every call at calibration in addition to the plan.
-        **guard: Further arguments of `FrameworkGuard`.
     """
 
-    def __init__(
-        self,
-        model: Model | str,
-        artifact: Given | RouterArtifact | None = None,
-        *,
-        asks: bool = False,
-        calibrated_settings: Mapping[str, Any] | None = None,
-        **guard: Any,
-    ) -> None:
+    def __init__(self, model: Model | str, gate: FrameworkGuard, *, calibrated_settings: Mapping[str, Any]) -> None:
         super().__init__(model)
-        self._asks = asks
-        self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings or {}))
-        self._gate = FrameworkGuard(self._chat, artifact, **{"on_abstain": "message", **guard})
+        self._gate = gate
+        self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings))
+        gate.check_model(self._chat)
 
     async def request(
         self,
@@ -240,7 +229,7 @@ class GuardedModel(WrapperModel):
         refuse_settings(self._chat.kept(), settings, HARMLESS, "model_settings")
         tools = [tool for tool in model_request_parameters.function_tools if tool.name != ANSWER_TOOL]
         waits = len(tools) < len(model_request_parameters.function_tools)
-        if self._asks and self._gate.artifacts.answer is not None and not waits:
+        if self._gate.asks and self._gate.artifacts.answer is not None and not waits:
             raise UsageError(
                 f"another capability or toolset removed or renamed the guard's tool {ANSWER_TOOL!r}, whose call waits "
                 'for a person in place of a held-back answer. Leave it as it is, or give on_abstain="message".'
@@ -264,6 +253,7 @@ class GuardedModel(WrapperModel):
                 answers={tool.name for tool in model_request_parameters.output_tools},
                 parsed=parsed,
                 waits=waits,
+                model=self._chat,
             )
         finally:
             _request.reset(token)
@@ -324,21 +314,11 @@ class GuardCapability(AbstractCapability[Any]):
         artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
             or its file. None lets answers pass; "collect" stands for none yet. With ``key`` the artifact of a router
             (`calibrate fit --by group`).
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for a
-            tool without an artifact: a person decides about every call, and its samples are recorded for
-            `calibrate learn`.
-        exempt: Tools whose calls pass: those that only read.
-        key: Of a router: a function of the conversation's messages that names its group, or None for "all others".
-        on_abstain: "review": a person decides about held-back calls and answers. Or "message", "raise", a Runnable or a
-            handler, as for `Guardrail`.
         held: Under "review": "approve" asks a person; "retry" informs the model that the call did not run
             (`ModelRetry`), and held-back answers become a message.
-        allowed_decisions: Decisions that a person may take about a held-back call or answer, see `decide`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
         verdicts: Store of verdicts, decisions and held-back answers; with a path they outlive the process.
-        records: Record file for samples of what "collects".
-        plan: Sampling plan if nothing has an artifact; default: ten samples at temperature 0.7.
-        **guard_options: Further settings of `Guardrail`: abstain_message, using, probe, ...
+        **options: See `GateOptions`.
 
     Raises:
         ArtifactError: While running: the artifact was made for another model, score, prompt, output type, tools or
@@ -350,37 +330,14 @@ class GuardCapability(AbstractCapability[Any]):
         self,
         artifact: Given | RouterArtifact | None = None,
         *,
-        tools: Mapping[str, Given] | None = None,
-        exempt: Sequence[str] = (),
-        key: Key | None = None,
-        on_abstain: OnAbstain | Literal["review"] = "review",
         held: Literal["approve", "retry"] = "approve",
-        allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
         calibrated_settings: Mapping[str, Any] | None = None,
         verdicts: VerdictStore | None = None,
-        records: str | Path = RECORDS,
-        plan: SamplingPlan | None = None,
-        **guard_options: Any,
+        **options: Unpack[GateOptions],
     ) -> None:
-        self._exempt, self._asks = exempt, held == "approve" and on_abstain == REVIEW
-        GateSettings.of(guard_options)
-        for given in routes(artifact, key).values():
-            ArtifactSet.of(given, tools, exempt, reviewed=self._asks, plan=plan)
-        self._reviews = CallReviews(verdicts or VerdictStore(), allowed_decisions)
-        self._options: dict[str, Any] = dict(
-            artifact=artifact,
-            tools=tools,
-            exempt=exempt,
-            key=key,
-            on_abstain=on_abstain,
-            calibrated_settings=calibrated_settings,
-            verdicts=self._reviews.verdicts,
-            allowed_decisions=allowed_decisions,
-            records=records,
-            plan=plan,
-            asks=self._asks,
-            **guard_options,
-        )
+        self._gate = FrameworkGuard(None, artifact, held=held, verdicts=verdicts, **options)
+        self._reviews, self._exempt = self._gate.reviews, self._gate.artifacts.exempt
+        self._settings = calibrated_settings or {}
         self._wrapped: LRU[GuardedModel] = LRU(MODELS)
 
     def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
@@ -393,7 +350,7 @@ class GuardCapability(AbstractCapability[Any]):
         agent.root_capability.apply(capabilities.append)
         # A capability of one run sees the agent's output types, not those of the run.
         own = any(capability is self for capability in capabilities)
-        if self._asks and own and not _defers(agent.output_type) and not any(map(_handles_deferred, capabilities)):
+        if self._gate.asks and own and not _defers(agent.output_type) and not any(map(_handles_deferred, capabilities)):
             raise UsageError(
                 'with on_abstain="review", the default, a held-back call or answer waits for a person, and the run '
                 "ends with DeferredToolRequests, which is not among the agent's output types. Give the agent "
@@ -404,7 +361,11 @@ class GuardCapability(AbstractCapability[Any]):
 
     def get_wrapper_model(self, model: Model) -> Model | None:
         """Return the guarded model, which is kept for the models used last."""
-        return self._wrapped.get(id(model), lambda: GuardedModel(model, **self._options))
+
+        def guarded() -> GuardedModel:
+            return GuardedModel(model, self._gate, calibrated_settings=self._settings)
+
+        return self._wrapped.get(id(model), guarded)
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
@@ -472,7 +433,7 @@ class GuardCapability(AbstractCapability[Any]):
         )
         if ruling in ("run", "run_edited"):
             return arguments if ruling == "run_edited" else None
-        if ruling == "ask" and self._asks:
+        if ruling == "ask" and self._gate.asks:
             verdict = await asyncio.to_thread(self.verdict, call_id)
             raise ApprovalRequired(metadata={"guardrail": None if verdict is None else verdict.to_metadata()})
         raise _not_run()
@@ -565,7 +526,7 @@ class _JudgedToolset(WrapperToolset[Any]):
     capability: GuardCapability
 
     def __post_init__(self) -> None:
-        asks = self.capability._asks
+        asks = self.capability._gate.asks
         self._own = FunctionToolset([Tool(self.capability._give, name=ANSWER_TOOL)] if asks else [])
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
@@ -708,8 +669,7 @@ async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Binding
     model = agent.model
     if model is None:
         raise UsageError("the agent has no model yet; give it the model that will be guarded.")
-    inner = model.wrapped if isinstance(model, GuardedModel) else model
-    recording: Any = Recording(inner)
+    recording: Any = Recording(model)
     try:
         await agent.run(question, model=recording)
     except UnexpectedModelBehavior:

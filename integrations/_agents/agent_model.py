@@ -24,7 +24,7 @@ from guardrail.errors import ArtifactMismatchError, UnreadableReplyError, requir
 from guardrail.guard.abstention import Form
 from guardrail.guard.assess import Assessment
 from guardrail.guard.base import SteppedChatModel
-from guardrail.guard.messages import candidate_message, total_usage, with_verdict
+from guardrail.guard.messages import candidate_message, with_verdict
 from guardrail.guard.structured import form_of
 from guardrail.judges import ToolCallJudge
 from guardrail.sampling.call_settings import SettingRole, setting_names
@@ -139,7 +139,7 @@ class AgentModel(SteppedChatModel):
             judgement = yield from self.gates.judge_steps(
                 step, hold=partial(self._hold, messages), form=form, run_manager=run_manager, storable=True
             )
-            message = judgement.held or self._released(judgement)
+            message = judgement.message if judgement.outcome == "held" else self._released(judgement)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def invoke(self, *args: Any, **kwargs: Any) -> AIMessage:
@@ -205,7 +205,7 @@ class AgentModel(SteppedChatModel):
             verdicts |= dict.fromkeys(self.step.answers, answer)
         gate = self.gates.gates.get(assessment.verdict.artifact)
         pending = HeldMessage.of(
-            self._message(candidate, assessment),
+            with_verdict(candidate_message(candidate, self.gates.model_name), assessment.verdict),
             assessment.verdict if gate is None else _merged(assessment.verdict, gate.estimator.judge),
             conversation=Conversation.of(messages, self.gates.artifacts.plan.bindings),
             verdicts=verdicts,
@@ -215,26 +215,10 @@ class AgentModel(SteppedChatModel):
 
     def _released(self, judgement: Judgement) -> AIMessage:
         """The message that goes out, under an id by which the middleware knows it again."""
-        assessment, candidate = judgement.assessment, judgement.accepted
-        if judgement.fallback is not None and assessment.verdict is not None:
-            message = with_verdict(judgement.fallback, assessment.verdict)
-        else:
-            assert candidate is not None, "the gate accepts candidates only"
-            message = self._message(candidate, assessment)
-        message = message.model_copy(update={"id": f"guardrail-{uuid4()}"})
-        orders = {
-            str(call["id"]): ToolCallOrder.of(call, "accepted" if call["name"] in assessment.by_name else "exempt")
-            for call in message.tool_calls
-        }
+        message = judgement.message.model_copy(update={"id": f"guardrail-{uuid4()}"})
+        orders = {str(call["id"]): judgement.order(call) for call in message.tool_calls}
         self.outcome.message, self.outcome.note = message, MessageNote(orders=orders)
         return message
-
-    def _message(self, candidate: Sample, assessment: Assessment) -> AIMessage:
-        """A candidate as a message, with its verdict and the usage of everything that was drawn."""
-        message = candidate_message(candidate, self.gates.artifacts.artifacts[0].model.model)
-        if assessment.verdict is not None:
-            return with_verdict(message, assessment.verdict)
-        return message.model_copy(update={"usage_metadata": total_usage(assessment.drawn.cost)})
 
     # -- LangChain plumbing ------------------------------------------------------------------------------------------
 

@@ -12,31 +12,28 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, cast
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
+from typing_extensions import Unpack
 
 from guardrail.artifact import RouterArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTAINED, worded
 from guardrail.guard.assess import Assessment
-from guardrail.guard.messages import candidate_message, total_usage, with_verdict
-from guardrail.guard.router import on_route
+from guardrail.guard.messages import candidate_message, with_verdict
 from guardrail.guard.structured import form_of
 from guardrail.sampling.call_settings import check_settings
 from guardrail.sampling.effects import arun
 from guardrail.specs import identify
-from guardrail.types import Bindings, Sample, SamplingPlan
+from guardrail.types import Bindings, Sample
 from guardrail.verdict import AbstainedError, Verdict
 
-from .artifact_set import ArtifactSet, Given, Key
+from .artifact_set import ArtifactSet, Given, is_collecting
 from .calls import ANSWER_TOOL, answer_key, conversation_digest, is_of_call
-from .collecting import RECORDS
 from .decisions import (
-    ALL_DECISIONS,
     REFUSED,
     DecisionType,
     check_decision_types,
@@ -45,8 +42,8 @@ from .decisions import (
     review_request,
 )
 from .decisions import released as decided_message
-from .gates import AgentGate, AgentStep, GateSettings, Judgement
-from .held import Conversation, HeldMessage, MessageNote, Ordered, ToolCallOrder
+from .gates import AgentGate, AgentStep, GateOptions, Judgement
+from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder
 from .verdicts import VerdictStore
 
 __all__ = ["APPROVED", "NOT_RUN", "Answer", "CallReviews", "FrameworkGuard", "Ruling"]
@@ -223,61 +220,55 @@ class Answer:
 
 
 class FrameworkGuard:
-    """The guard of one agent, for frameworks that bring their own agents; arguments as of `AgentGate`.
+    """The guard of one agent, for frameworks that bring their own agents.
 
     Without ``tools`` the artifact also judges every call that is not exempt. Under "review" a held-back call is
     proposed and runs once a person approves; in place of a held-back answer a call of `ANSWER_TOOL` is proposed, and
     the answer goes out once a person approves.
 
+    Args:
+        model: The agent's model; None if each request brings its own.
+        artifact: Judges final answers: an artifact or its file; None lets answers pass.
+        held: Under "review": "approve" asks a person; "retry" tells the model that the call did not run, and held-back
+            answers become a message.
+        verdicts: Store of verdicts, decisions and held-back answers; default: this process's memory.
+        **options: See `GateOptions`.
+
     Raises:
-        UsageError: `ANSWER_TOOL` is gated or exempt; or see `AgentGate`.
+        UsageError: `ANSWER_TOOL` is gated or exempt, something collects and ``held`` is "retry"; or see `AgentGate`.
         ArtifactMismatchError: The artifact was made for another model.
     """
 
     def __init__(
         self,
-        model: BaseChatModel,
+        model: BaseChatModel | None,
         artifact: Given | RouterArtifact | None,
         *,
-        tools: Mapping[str, Given] | None = None,
-        exempt: Sequence[str] = (),
-        key: Key | None = None,
-        on_abstain: Any,
+        held: Literal["approve", "retry"] = "approve",
         verdicts: VerdictStore | None = None,
-        allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
-        records: str | Path = RECORDS,
-        plan: SamplingPlan | None = None,
-        **settings: Any,
+        **options: Unpack[GateOptions],
     ) -> None:
-        if ANSWER_TOOL in {*exempt, *(tools or {})}:
+        if ANSWER_TOOL in {*options.get("exempt", ()), *(options.get("tools") or {})}:
             raise UsageError(f"{ANSWER_TOOL!r} is the guard's own tool. Leave it out of tools= and exempt=.")
-        self._model, self._running = model, identify(model)
-        self.gate = AgentGate(
-            artifact,
-            tools,
-            exempt,
-            key=key,
-            calls_too=True,
-            on_abstain=on_abstain,
-            settings=GateSettings.of(settings),
-            records=records,
-            plan=plan,
-        )
+        self._model = model
+        self.gate = AgentGate(artifact, options, calls_too=True, made_per_run=True)
+        self.asks = self.gate.reviewed and held == "approve"
+        if not self.asks and any(map(is_collecting, self.artifacts.artifacts)):
+            raise UsageError('"collect" asks a person about each call or answer, so it needs held="approve".')
+        self.reviews = CallReviews(verdicts or VerdictStore(), self.gate.allowed)
+        if model is not None:
+            self.check_model(model)
+
+    def check_model(self, model: BaseChatModel) -> None:
+        """Refuse another model than the calibrated one, before it is asked."""
         if self.artifacts.stand_ins is None:
-            self.artifacts.check_model(self._running)
+            self.artifacts.check_model(identify(model))
             check_settings(model, self.artifacts.plan)
-        self.gate.share(model)
-        self.reviews = CallReviews(verdicts or VerdictStore(), allowed_decisions)
 
     @property
     def artifacts(self) -> ArtifactSet:
         """The artifacts of the agent; of a router those of its first group."""
         return self.gate.artifacts
-
-    @property
-    def model_name(self) -> str:
-        """Name of the model that the artifacts were made for."""
-        return self._running.model
 
     async def ask(
         self,
@@ -288,6 +279,7 @@ class FrameworkGuard:
         answers: Collection[str] = (),
         parsed: bool = False,
         waits: bool = False,
+        model: BaseChatModel | None = None,
     ) -> Answer:
         """Judge one request and act on the verdict.
 
@@ -298,6 +290,7 @@ class FrameworkGuard:
             answers: Names of tools whose call is the answer (structured output).
             parsed: Whether the framework parses a text, so that an abstention in words would be misread.
             waits: Whether an answer can wait for a person: the agent has `ANSWER_TOOL`.
+            model: The model of this request, if the guard was made for no model.
 
         Raises:
             ArtifactMismatchError: Other tools, format or prompt than the artifact's.
@@ -305,7 +298,9 @@ class FrameworkGuard:
             AbstainedError: Under "raise", and where a text would be taken for an answer.
         """
         offered = tuple(name for name in asked.tool_names if name not in answers)
-        step = AgentStep(self._model, tuple(messages), tools=offered, answers=tuple(answers), bindings=asked)
+        model = model or self._model
+        assert model is not None, "the guard or the request has a model"
+        step = AgentStep(model, tuple(messages), tools=offered, answers=tuple(answers), bindings=asked)
         gate = self.gate.admit(step)
         assert gate is not None, "no model passes"
         plan = gate.artifacts.plan
@@ -313,54 +308,48 @@ class FrameworkGuard:
         form = form_of(plan, None, asked.model_dump(exclude_defaults=True))
         hold = partial(_held, messages, {*holdable, *gate.artifacts.exempt}, answers, waits)
         judgement = await arun(gate.judge_steps(step, hold=hold, form="format" if parsed and form == "text" else form))
-        message = judgement.held or judgement.fallback
-        if message is None:
-            assert judgement.accepted is not None, "the gate accepts candidates only"
-            message = candidate_message(judgement.accepted.judged_part, self.model_name)
-        conversation = Conversation.of(messages, asked) if judgement.held is not None else Conversation()
-        for call in message.tool_calls:
-            note = self._note(call, judgement, conversation, answers, ends=not parsed)
+        conversation = Conversation.of(messages, asked) if judgement.outcome == "held" else None
+        for call in judgement.message.tool_calls:
+            note = self._note(call, judgement, conversation, answers, gate.model_name).model_copy(
+                update={"ends": not parsed}
+            )
             await asyncio.to_thread(self.reviews.verdicts.put, str(call["id"]), note)
-        verdict, cost = judgement.verdict, judgement.assessment.drawn.cost
-        if verdict is None:
-            metadata = {**message.response_metadata, "guardrail": None}
-            update = {"response_metadata": metadata, "usage_metadata": total_usage(cost)}
-            return Answer(message.model_copy(update=update), None, cost.calls)
-        message = with_verdict(message, verdict)
-        if gate.route is not None:
-            message = cast(AIMessage, on_route(message, gate.route))
-        return Answer(message, verdict, verdict.cost.calls)
+        verdict, message = judgement.verdict, judgement.message
+        cost = judgement.assessment.drawn.cost if verdict is None else verdict.cost
+        update: dict[str, Any] = {"response_metadata": {"guardrail": None, **message.response_metadata}}
+        if judgement.outcome == "accepted" and message.tool_calls:
+            update["content"] = ""  # the calls are judged, not the text beside them
+        return Answer(message.model_copy(update=update), verdict, cost.calls)
 
     def _note(
         self,
         call: Mapping[str, Any],
         judgement: Judgement,
-        conversation: Conversation,
+        conversation: Conversation | None,
         answers: Collection[str],
-        *,
-        ends: bool,
+        model: str,
     ) -> MessageNote:
-        """The note about a call of a judged message."""
+        """The note about a call of a judged message; without a ``conversation`` nothing of it waits."""
         name, assessment, whole = call["name"], judgement.assessment, judgement.verdict
-        verdict = None if name in self.artifacts.exempt else assessment.by_name.get(name, whole)
-        if whole is not None and not whole.accepted and verdict is not None and verdict.accepted:
+        order, verdict = judgement.order(call), assessment.by_name.get(name, whole)
+        if verdict is None or name in self.artifacts.exempt:
+            return MessageNote(orders={str(call["id"]): order.model_copy(update={"decision": "exempt"})})
+        if whole is not None and not whole.accepted and verdict.accepted:
             verdict = whole  # the strictest gate holds all calls of the message
-        if judgement.held is None or verdict is None:
-            runs: Ordered = "exempt" if verdict is None else "accepted" if judgement.fallback is None else "given"
-            return MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, runs)}, verdict=verdict)
+        if conversation is None:
+            return MessageNote(orders={str(call["id"]): order}, verdict=verdict)
         if name == ANSWER_TOOL:
             candidate = _answer_of(assessment.drawn.primary, answers)
             verdict = verdict.model_copy(update={"candidate": candidate})
-            message = candidate_message(candidate or Sample(text=""), self.model_name)
+            message = candidate_message(candidate or Sample(text=""), model)
             judged = structured = {each["name"]: verdict for each in message.tool_calls}
         else:
             message = AIMessage(content="", tool_calls=[cast(Any, dict(call))])
             judged, structured = {name: verdict}, {}
-        metadata = {**message.response_metadata, "model_name": self.model_name, "guardrail": verdict.to_metadata()}
+        metadata = {**message.response_metadata, "model_name": model, "guardrail": verdict.to_metadata()}
         message = message.model_copy(update={"response_metadata": metadata})
         held = HeldMessage.of(message, verdict, conversation=conversation, verdicts=judged, answers=structured)
-        order = ToolCallOrder.of(call, "held")
-        return MessageNote(held=held, orders={str(call["id"]): order}, verdict=verdict, ends=ends)
+        return MessageNote(held=held, orders={str(call["id"]): order}, verdict=verdict)
 
     async def released(
         self,
@@ -416,7 +405,7 @@ class FrameworkGuard:
         decision: Any = note.decision or REJECT
         if stands and not note.given and decision["type"] not in REFUSED:
             decision = REJECT  # the framework rejected it after that decision
-        frozen, _ = decided_message(held, [decision], partial(worded, self.gate.settings.abstain_message))
+        frozen, _ = decided_message(held, [decision], partial(worded, self.gate.options["abstain_message"]))
         message = frozen.to_message()
         answer = Answer(message, held.verdict, 0)
         if parsed and not message.tool_calls and (answer.abstained or not fits(frozen.text)):
@@ -469,7 +458,8 @@ def _held(
         {"name": name, "args": args, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"} for name, args in calls
     ]
     # The text beside the calls stays out: a person decides about the calls only.
-    return AIMessage(content="", tool_calls=tool_calls, response_metadata={"finish_reason": "tool_calls"})
+    held = AIMessage(content="", tool_calls=tool_calls, response_metadata={"finish_reason": "tool_calls"})
+    return held if assessment.verdict is None else with_verdict(held, assessment.verdict)
 
 
 def _answer_of(candidate: Sample | None, answers: Collection[str]) -> Sample | None:

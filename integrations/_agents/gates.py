@@ -10,25 +10,26 @@ then it translates the `Judgement` back into its framework's messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
-from pydantic import ConfigDict, Field
-from pydantic.dataclasses import dataclass as validated
+from pydantic import Field, SkipValidation, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
 from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.decision import Gate, in_two_stages
 from guardrail.errors import UsageError, refuse_unknown
-from guardrail.guard.abstention import ABSTENTION, Abstention, Form, take_path
+from guardrail.guard.abstention import ABSTENTION, Abstention, Form, OnAbstain, take_path
 from guardrail.guard.assess import Assessment, Assessor
 from guardrail.guard.base import Using, known_path, refuse_same_guard
 from guardrail.guard.endpoint_trust import EndpointTrust
+from guardrail.guard.messages import candidate_message, total_usage, with_verdict
 from guardrail.guard.observers import Observers
-from guardrail.guard.router import route_by
+from guardrail.guard.router import on_route, route_by
 from guardrail.items.gate import gate_of, judges_among, undivided
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.draws import REMEMBERED, Draws
@@ -45,65 +46,113 @@ from guardrail.verdict import Verdict
 from .._openai.lru import LRU
 from .artifact_set import ANY_TOOL, ArtifactSet, Given, Key, is_collecting, routes
 from .collecting import RECORDS, StepRecords
+from .decisions import ALL_DECISIONS, DecisionType, check_decision_types
+from .held import ToolCallOrder
 
-__all__ = ["REVIEW", "AgentGate", "AgentStep", "GateSettings", "Judgement", "ModelGate"]
+__all__ = ["REVIEW", "AgentGate", "AgentStep", "GateOptions", "Judgement", "ModelGate"]
 
-REVIEW = "review"
+REVIEW: Literal["review"] = "review"
 """``on_abstain``: a person decides about what is held back."""
 MODELS = 16
 """Model objects whose gates are kept: an agent has one, unless other middleware makes more."""
 SHARED = 64
 """Models whose memory of draws and probes is kept for agents that are made later."""
 _shared: LRU[tuple[BaseChatModel, Draws, EndpointTrust]] = LRU(SHARED)
-"""Memory of draws and probes, which agents with the same model and plan share: an agent that is made for each request
-would otherwise draw again until the gate accepts, and probe each time. The model is kept so that its id stays its own.
-"""
+"""Memory of draws and probes by model and plan. The model is kept so that its id stays its own."""
 
 
-@validated(frozen=True, kw_only=True, config=ConfigDict(arbitrary_types_allowed=True))
-class GateSettings:
-    """Settings of `Guardrail` that the gate of an agent takes under the same names; see there."""
+@with_config(extra="forbid", arbitrary_types_allowed=True)
+class GateOptions(TypedDict, total=False):
+    """What the guard of an agent takes beside the artifact for its answers, in every framework."""
 
-    abstain_message: Any = ABSTENTION
-    using: Using = field(default_factory=lambda: Using())
-    """As in `Guardrail`; the judge may be several by name, and the scorer several: each artifact finds its own."""
-    probe: Probing = "auto"
-    on_verdict: Any = None
-    max_concurrency: Annotated[int, Field(ge=1)] | None = None
-    remember: Draws | Annotated[float, Field(ge=0, allow_inf_nan=False)] = REMEMBERED
+    tools: SkipValidation[Mapping[str, Given] | None]
+    """Judges messages that call a tool: an artifact or its file by tool name; "*" is every other tool. "collect" in
+    place of an artifact, here or for answers: a person decides about each, and its samples are recorded for
+    `calibrate learn`. Not given in a framework other than LangChain: the artifact for answers judges calls, too."""
+    exempt: SkipValidation[Sequence[str]]
+    """Tools whose calls pass: those that only read."""
+    key: Any
+    """Of a router's artifact: a function of the conversation's messages that names its group, or None for "all others".
+    It chooses the threshold, so it must not take the name from what a client wrote."""
+    on_abstain: SkipValidation[OnAbstain | Literal["review"]]
+    """"review" (default): a person decides. "message": the agent ends with ``abstain_message``. "raise":
+    `AbstainedError`; a retry of the same step gets it again, without another draw, unless nothing could be measured. A
+    Runnable (a stronger model) gets the messages and the tools and answers in place. Any other callable gets the
+    `Verdict` and returns a text, an AIMessage, or None for the message."""
+    allowed_decisions: SkipValidation[Sequence[DecisionType]]
+    """What a person may decide; default: everything."""
+    records: str | Path
+    """Record file for samples of what "collects"; default: ``agent.records.jsonl``."""
+    plan: SamplingPlan | None
+    """Sampling plan if nothing has an artifact; default: ten samples at temperature 0.7. A plan without tools gets the
+    agent's."""
+    abstain_message: Any
+    """As in `Guardrail`."""
+    using: Using
+    """As in `Guardrail`, except that several judges are a mapping by name, and several scorers a list: each artifact
+    finds its own. If nothing has an artifact, a `ToolCallJudge` says which calls a person is shown as one: those with
+    the same arguments that matter, `ToolCallJudge(arguments={"refund": ["order_id", "amount"]})`."""
+    probe: Probing
+    """As in `Guardrail`."""
+    on_verdict: Any
+    """As in `Guardrail`."""
+    max_concurrency: Annotated[int, Field(ge=1)] | None
+    """As in `Guardrail`."""
+    remember: Draws | Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """As in `Guardrail`."""
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> GateSettings:
-        """The settings that a caller gave as keywords; an unknown one, or a wrong value, is refused."""
-        for name in given:
-            refuse_unknown(name, [each.name for each in fields(cls)], "the keywords of an agent's guard", "a setting")
-        return cls(**given)
 
-    @property
-    def judges(self) -> dict[str, Any]:
-        """The judge objects by name."""
-        judge = self.using.get("judge")
-        return dict(judge) if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
+_OPTIONS: TypeAdapter[GateOptions] = TypeAdapter(GateOptions)
+_DEFAULTS: GateOptions = {
+    "tools": None,
+    "exempt": (),
+    "key": None,
+    "on_abstain": REVIEW,
+    "allowed_decisions": ALL_DECISIONS,
+    "records": RECORDS,
+    "plan": None,
+    "abstain_message": ABSTENTION,
+    "using": {},
+    "probe": "auto",
+    "on_verdict": None,
+    "max_concurrency": None,
+    "remember": REMEMBERED,
+}
 
-    @property
-    def scorers(self) -> dict[str, Scorer]:
-        """The scorers by the name of their estimator."""
-        scorer = self.using.get("scorer")
-        listed = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
-        return {each.follow_up: each for each in listed}
 
-    def gates_of(self, artifacts: Sequence[CalibrationArtifact]) -> dict[str, Gate]:
-        """The gate of each artifact by its digest, with those of these objects that it needs."""
-        return {
-            artifact.digest: gate_of(
-                artifact,
-                judge=judges_among(artifact, self.judges),
-                similarity=self.using.get("similarity"),
-                entailment=self.using.get("entailment"),
-                scorer=self.scorers.get(scorer_of(artifact.plan) or ""),
-            )
-            for artifact in artifacts
-        }
+def options_of(given: Mapping[str, Any]) -> GateOptions:
+    """The options that a caller gave, and the defaults of all others; an unknown one, or a wrong value, is refused."""
+    for name in given:
+        refuse_unknown(name, _DEFAULTS, "the keywords of an agent's guard", "a setting")
+    return {**_DEFAULTS, **_OPTIONS.validate_python(dict(given))}
+
+
+def _judges(using: Using) -> dict[str, Any]:
+    """The judge objects by name."""
+    judge = using.get("judge")
+    return dict(judge) if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
+
+
+def _scorers(using: Using) -> dict[str, Scorer]:
+    """The scorers by the name of their estimator."""
+    scorer = using.get("scorer")
+    listed = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
+    return {each.follow_up: each for each in listed}
+
+
+def _gates_of(using: Using, artifacts: Sequence[CalibrationArtifact]) -> dict[str, Gate]:
+    """The gate of each artifact by its digest, with those of these objects that it needs."""
+    judges, scorers = _judges(using), _scorers(using)
+    return {
+        artifact.digest: gate_of(
+            artifact,
+            judge=judges_among(artifact, judges),
+            similarity=using.get("similarity"),
+            entailment=using.get("entailment"),
+            scorer=scorers.get(scorer_of(artifact.plan) or ""),
+        )
+        for artifact in artifacts
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,102 +185,98 @@ class AgentStep:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The result of a judged step. Exactly one of "accepted", ``held`` and ``fallback`` applies.
+    """The result of a judged step.
 
     Attributes:
         assessment: The draw and the verdicts.
-        held: The message that waits for a person, as the adapter's ``hold`` made it.
-        fallback: The message of the abstention path: a text, a person's or another model's answer.
+        message: The message with its verdict: the accepted candidate; what the adapter's ``hold`` made of one that
+            waits for a person; or that of the abstention path: a text, a person's or another model's answer.
+        outcome: Which of the three; "given" by the abstention path.
     """
 
     assessment: Assessment
-    held: AIMessage | None = None
-    fallback: AIMessage | None = None
-
-    @property
-    def accepted(self) -> Sample | None:
-        """The candidate, if it may go out; of an answer in items those that are kept."""
-        if self.held is not None or self.fallback is not None:
-            return None
-        return self.assessment.drawn.primary if self.verdict is None else self.verdict.given
+    message: AIMessage
+    outcome: Literal["accepted", "held", "given"]
 
     @property
     def verdict(self) -> Verdict | None:
         """The verdict that counts; None if no gate judges the candidate."""
         return self.assessment.verdict
 
+    def order(self, call: Mapping[str, Any]) -> ToolCallOrder:
+        """The order about a call of the message."""
+        judged = self.outcome != "accepted" or call["name"] in self.assessment.by_name
+        return ToolCallOrder.of(call, self.outcome if judged else "exempt")
+
 
 class AgentGate:
     """The gate of one agent: its artifacts, its abstention path and its memory.
 
     Args:
-        artifact: Judges final answers, see `ArtifactSet.of`; with ``key`` the artifact of a router.
-        tools: Judges calls, by tool name.
-        exempt: Tools whose calls pass.
-        key: Of a router: names the group of a conversation.
-        calls_too: Whether ``artifact`` judges calls, too, where ``tools`` is None.
-        on_abstain: The abstention path, as for `Guardrail`; or "review": a person decides about what is held back.
-        settings: Settings of the guard.
+        artifact: Judges final answers, see `ArtifactSet.of`; with the option ``key`` the artifact of a router.
+        options: See `GateOptions`.
+        calls_too: Whether ``artifact`` judges calls, too, if the option ``tools`` is not given.
         calibrated_settings: Call settings that the artifacts' answers were collected with.
-        records: Record file for samples of what collects.
-        plan: How samples are drawn for an agent without any artifact.
+        made_per_run: Whether the memory of draws and the probe of a model are shared with agents of this model and plan
+            that are made later: an agent made for each request would otherwise draw again until the gate accepts.
 
     Raises:
-        UsageError: See `ArtifactSet.of` and `routes`; or the path does not exist, or it asks the same model again.
+        UsageError: See `options_of`, `ArtifactSet.of` and `routes`; or the path does not exist, or it asks the same
+            model again.
         ArtifactMismatchError: The artifacts cannot judge one agent, or were made with another judge or score.
     """
 
     def __init__(
         self,
         artifact: Given | RouterArtifact | None,
-        tools: Mapping[str, Given] | None,
-        exempt: Collection[str],
+        options: Mapping[str, Any],
         *,
-        key: Key | None = None,
         calls_too: bool = False,
-        on_abstain: Any,
-        settings: GateSettings,
         calibrated_settings: Mapping[str, Any] | None = None,
-        records: str | Path = RECORDS,
-        plan: SamplingPlan | None = None,
+        made_per_run: bool = False,
     ) -> None:
-        self.reviewed = isinstance(on_abstain, str) and on_abstain == REVIEW
+        self.options = options = options_of(options)
+        self.allowed = check_decision_types(options["allowed_decisions"])
+        path, tools, using = options["on_abstain"], options["tools"], options["using"]
+        self.reviewed = isinstance(path, str) and path == REVIEW
         try:
-            self.on_abstain: Any = on_abstain if self.reviewed else known_path(on_abstain)
+            self.on_abstain: Any = path if self.reviewed else known_path(path)
         except ValueError as error:
             raise UsageError(f'{error}. In an agent it may also be "review": a person decides.') from error
-        same_call = settings.judges.get("tool_call")
-        self._key = key
+        self._key: Key | None = options["key"]
         self._routes = {}
-        for name, given in routes(artifact, key).items():
-            gated = {ANY_TOOL: given} if calls_too and tools is None and given is not None else tools
+        for name, given in routes(artifact, self._key).items():
             self._routes[name] = ArtifactSet.of(
-                given, gated, exempt, reviewed=self.reviewed, plan=plan, judge=same_call
+                given,
+                {ANY_TOOL: given} if calls_too and tools is None and given is not None else tools,
+                options["exempt"],
+                reviewed=self.reviewed,
+                plan=options["plan"],
+                judge=_judges(using).get("tool_call"),
             )
         # A router's sets differ in the artifact of answers alone (and of calls, if it judges them, too).
         self.artifacts = next(iter(self._routes.values()))
         listed = [each for artifacts in self._routes.values() for each in artifacts.artifacts]
-        self.settings = settings
         self.calibrated_settings = dict(calibrated_settings or {})
-        self.records = Path(records)
-        self.gates = settings.gates_of(listed)
-        self.observers = Observers.of(settings.on_verdict)
+        self.gates = _gates_of(using, listed)
+        self.observers = Observers.of(options["on_verdict"])
         for each in listed:
             self.observers.admit(each)
         refuse_same_guard(self.on_abstain, listed)
-        remember = settings.remember
+        remember = options["remember"]
         self.draws = remember if isinstance(remember, Draws) else Draws(remember)
-        self.trust: EndpointTrust | None = None
+        self._shares = made_per_run and not isinstance(remember, Draws) and self.artifacts.stand_ins is None
         self._models: LRU[ModelGate] = LRU(MODELS)
 
-    def share(self, model: BaseChatModel) -> None:
-        """Share the memory of draws, and the probe, with agents of this model and plan that are made later."""
-        if isinstance(self.settings.remember, Draws) or self.artifacts.stand_ins is not None:
-            return
-        plan, probes = self.artifacts.plan, self.settings.probe == "auto"
-        mine = (model, self.draws, EndpointTrust(model, plan, enabled=probes))
-        key = (id(model), plan.model_dump_json(), self.draws.seconds, probes, *sorted(self.settings.scorers))
-        _, self.draws, self.trust = _shared.get(key, lambda: mine)
+    def memory_of(self, model: BaseChatModel, plan: SamplingPlan) -> tuple[Draws, EndpointTrust]:
+        """The memory of draws from a model, and the trust in its endpoint."""
+        probes = self.options["probe"] == "auto"
+        draws = Draws(self.draws.seconds) if self._shares else self.draws
+        mine = (model, draws, EndpointTrust(model, plan, enabled=probes))
+        if self._shares:
+            scorers = sorted(_scorers(self.options["using"]))
+            mine = _shared.get((id(model), plan.model_dump_json(), draws.seconds, probes, *scorers), lambda: mine)
+        return mine[1:]
 
     def admit(self, step: AgentStep, *, pass_others: bool = False) -> ModelGate | None:
         """The gate for a step's model, after every check; None for another model, if such models may pass.
@@ -258,7 +303,7 @@ class AgentGate:
     ) -> Steps[AIMessage]:
         """Take this agent's abstention path; where a person decides, and cannot be asked, it is the message."""
         path: Any = "message" if self.reviewed else self.on_abstain
-        bound, wording = self.artifacts.plan.bindings, self.settings.abstain_message
+        bound, wording = self.artifacts.plan.bindings, self.options["abstain_message"]
         return (yield from take_path(Abstention(verdict, messages, path, wording, callbacks, bound, form)))
 
 
@@ -272,6 +317,7 @@ class ModelGate:
         artifacts: The artifacts; of an agent without any, what stands for them in this request.
         gates: By the digest of their artifact.
         route: Of a router: the group whose artifact judges answers.
+        draws: Remembers draws and verdicts.
         trust: Trust in the model's endpoint.
         records: Keeps samples of what has no artifact; None if everything has one.
     """
@@ -281,19 +327,19 @@ class ModelGate:
     artifacts: ArtifactSet
     route: str | None
     gates: Mapping[str, Gate]
+    draws: Draws
     trust: EndpointTrust
     records: StepRecords | None
 
     @classmethod
     def of(cls, agent: AgentGate, model: BaseChatModel, artifacts: ArtifactSet, route: str | None) -> ModelGate:
         """Make the gate of an agent for one model."""
-        trust = agent.trust or EndpointTrust(model, artifacts.plan, enabled=agent.settings.probe == "auto")
         made = artifacts.stand_ins is not None
-        gates = agent.settings.gates_of(artifacts.artifacts) if made else agent.gates
+        gates = _gates_of(agent.options["using"], artifacts.artifacts) if made else agent.gates
         records = None
         if any(map(is_collecting, artifacts.artifacts)):
-            records = StepRecords(agent.records, artifacts.artifacts, artifacts.plan)
-        return cls(agent, model, artifacts, route, gates, trust, records)
+            records = StepRecords(Path(agent.options["records"]), artifacts.artifacts, artifacts.plan)
+        return cls(agent, model, artifacts, route, gates, *agent.memory_of(model, artifacts.plan), records)
 
     def judge_steps(
         self,
@@ -318,19 +364,35 @@ class ModelGate:
         """
         callbacks = child_callbacks(run_manager)
         assessment = yield from self._assess(step, callbacks, storable=storable, whole=form == "format")
-        if assessment.verdict is not None:
-            note_verdict(run_manager, assessment.verdict.trace_fields())
-        accepted = assessment.verdict is None or assessment.verdict.accepted
-        if accepted and assessment.drawn.primary is not None:
-            return Judgement(assessment)
+        verdict, drawn = assessment.verdict, assessment.drawn
+        if verdict is not None:
+            note_verdict(run_manager, verdict.trace_fields())
+        given = drawn.primary if verdict is None else verdict.given
+        if (verdict is None or verdict.accepted) and given is not None:
+            message = self._signed(candidate_message(given, self.model_name), assessment)
+            return Judgement(assessment, message, "accepted")
         # A message that cannot wait takes the abstention path: not being holdable must not let it out.
-        asks = self.agent.reviewed and (self.records is None or self.records.is_label(assessment.verdict))
-        waiting = hold(assessment) if asks else None
-        if waiting is not None:
-            return Judgement(assessment, held=waiting)
-        assert assessment.verdict is not None, "a message that no gate judges is accepted"
-        message = yield from self.agent.fall_back(assessment.verdict, step.messages, callbacks=callbacks, form=form)
-        return Judgement(assessment, fallback=message)
+        asks = self.agent.reviewed and (self.records is None or self.records.is_label(verdict))
+        held = hold(assessment) if asks else None
+        if held is not None:
+            return Judgement(assessment, self._on_route(held), "held")
+        assert verdict is not None, "a message that no gate judges is accepted"
+        message = yield from self.agent.fall_back(verdict, step.messages, callbacks=callbacks, form=form)
+        return Judgement(assessment, self._signed(message, assessment), "given")
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model that the artifacts were made for."""
+        return self.artifacts.artifacts[0].model.model
+
+    def _signed(self, message: AIMessage, assessment: Assessment) -> AIMessage:
+        """The message with the verdict on it, and the usage of everything that was drawn."""
+        if assessment.verdict is not None:
+            return self._on_route(with_verdict(message, assessment.verdict))
+        return self._on_route(message.model_copy(update={"usage_metadata": total_usage(assessment.drawn.cost)}))
+
+    def _on_route(self, message: AIMessage) -> AIMessage:
+        return message if self.route is None else cast(AIMessage, on_route(message, self.route))
 
     def _assess(self, step: AgentStep, callbacks: Any, *, storable: bool, whole: bool) -> Steps[Assessment]:
         self.artifacts.check_messages(step.messages)
@@ -363,9 +425,9 @@ class ModelGate:
             sampler=Sampler(
                 step.model,
                 plan,
-                max_concurrency=agent.settings.max_concurrency,
+                max_concurrency=agent.options["max_concurrency"],
                 transport=step.settings,
-                scoring=Scoring(agent.settings.scorers, artifacts.artifacts[0].prompt, asked),
+                scoring=Scoring(_scorers(agent.options["using"]), artifacts.artifacts[0].prompt, asked),
             ),
             gates=concerned,
             trust=self.trust,
@@ -375,5 +437,5 @@ class ModelGate:
             accept_only=agent.reviewed,
             primary_first=passes and not is_native(step.model),
             usable=only_storable if storable else lambda drawn: drawn,
-            draws=agent.draws,
+            draws=self.draws,
         )

@@ -91,7 +91,7 @@ def test_a_router_without_a_function_of_the_operator_is_refused_when_the_gate_is
         with pytest.raises(UsageError, match=r"a threshold for each group of questions\. Give key="):
             GuardrailMiddleware(given, exempt=["balance"])
     with pytest.raises(ValueError, match="key must be a function of messages"):
-        GuardrailMiddleware(router, key="lax")  # type: ignore[arg-type]
+        GuardrailMiddleware(router, key="lax")
     with pytest.raises(UsageError, match="key= names the group of a router's artifact"):
         gate(model, key=lambda messages: "lax")
 

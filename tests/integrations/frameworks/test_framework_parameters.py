@@ -46,20 +46,17 @@ def test_a_chat_around_a_model_of_the_agents_sdk_and_its_guard_take_the_same_set
     chat = openai_agents_guard.AgentsModelChat(model=model, calibrated_settings=settings)
     artifact = make_artifact(chat)
     guarded = openai_agents_guard.GuardedModel(model, artifact, calibrated_settings=settings, probe="off")
-    assert (guarded._gate.gate.settings.probe, guarded._gate._model) == ("off", chat)
+    assert (guarded._gate.gate.options["probe"], guarded._gate._model) == ("off", chat)
 
 
 def test_a_chat_around_a_model_of_pydantic_ai_and_its_guard_take_the_same_settings() -> None:
     model, settings = TestModel(), {"frequency_penalty": 0.5}
     chat = pydantic_ai_guard.PydanticAIChat(model=model, calibrated_settings=settings)
     artifact = make_artifact(chat)
-    for wrapped in (
-        pydantic_ai_guard.GuardedModel(model, artifact, calibrated_settings=settings, probe="off"),
-        pydantic_ai_guard.GuardCapability(artifact, calibrated_settings=settings, probe="off").get_wrapper_model(model),
-    ):
-        assert isinstance(wrapped, pydantic_ai_guard.GuardedModel)
-        assert wrapped._gate.gate.settings.probe == "off"
-        assert wrapped._gate._model == chat
+    capability = pydantic_ai_guard.GuardCapability(artifact, calibrated_settings=settings, probe="off")
+    wrapped = capability.get_wrapper_model(model)
+    assert isinstance(wrapped, pydantic_ai_guard.GuardedModel)
+    assert (wrapped._gate.gate.options["probe"], wrapped._chat) == ("off", chat)
 
 
 def test_unknown_names_are_refused() -> None:
@@ -71,9 +68,7 @@ def test_unknown_names_are_refused() -> None:
             with pytest.raises(ValidationError, match=name):
                 kind(**{"model": model, name: value})
     with pytest.raises(UsageError, match="settings"):
-        openai_agents_guard.GuardedModel(chat, artifact, settings=settings)
-    with pytest.raises(UsageError, match="settings"):
-        pydantic_ai_guard.GuardedModel(TestModel(), artifact, settings={})
+        openai_agents_guard.GuardedModel(chat, artifact, **cast("Any", {"settings": settings}))
     for name in ("settings", "options"):
         with pytest.raises(UsageError, match=name):
             pydantic_ai_guard.GuardCapability(artifact, **cast("Any", {name: {}}))

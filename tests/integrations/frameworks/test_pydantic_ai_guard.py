@@ -134,8 +134,16 @@ def artifact_for(inner: Model, **options: Any) -> Any:
     return make_artifact(PydanticAIChat(model=inner), n=N, **options)
 
 
+def model_behind(artifact: Any, inner: Model, **options: Any) -> GuardedModel:
+    """The model that the capability of an agent puts in the place of its own."""
+    capability = GuardCapability(artifact, **{"on_abstain": "message", "probe": "off", **options})
+    model = capability.get_wrapper_model(inner)
+    assert isinstance(model, GuardedModel)
+    return model
+
+
 def guarded(inner: Model, *, fitted: dict[str, Any] | None = None, **options: Any) -> GuardedModel:
-    return GuardedModel(inner, artifact_for(inner, **(fitted or {})), probe="off", **options)
+    return model_behind(artifact_for(inner, **(fitted or {})), inner, **options)
 
 
 def agent(model: Model, **options: Any) -> Agent[Any, Any]:
@@ -596,7 +604,7 @@ def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Pat
     (step,), others = reviews_of_store(store, {record.id: record})
     assert (step.action, step.correct, step.gated, others) == ("approve", True, frozenset({"pay"}), 0)
     for wrong in ({"on_abstain": "raise"}, {"held": "retry"}):
-        with pytest.raises(UsageError, match='needs on_abstain="review"'):
+        with pytest.raises(UsageError, match=r'needs (on_abstain="review"|held="approve")'):
             GuardCapability(**{**settings, **wrong})
     store.close()
 
@@ -758,7 +766,7 @@ async def test_a_router_judges_each_conversation_by_its_group() -> None:
 
     capability = GuardCapability(router, key=group, on_abstain="message", **OPTIONS)
     guards: list[Any] = [
-        {"model": GuardedModel(inner, router, key=group, **OPTIONS)},
+        {"model": model_behind(router, inner, key=group, **OPTIONS)},
         {"model": inner, "capabilities": [capability]},
     ]
     for guard in guards:
@@ -902,9 +910,8 @@ async def test_what_the_framework_itself_approves_or_denies_counts() -> None:
 
 
 async def test_a_handler_approves_within_the_run_and_the_call_cannot_be_exempt() -> None:
-    _, guarded_agent = answering(Scripted(UNSURE_TEXT), exempt=["guardrail_answer"])
     with pytest.raises(UsageError, match="the guard's own tool"):
-        await guarded_agent.run("?")
+        answering(Scripted(UNSURE_TEXT), exempt=["guardrail_answer"])
 
     class Approving(AbstractCapability[Any]):
         async def handle_deferred_tool_calls(self, ctx: Any, *, requests: Any) -> Any:
@@ -1177,7 +1184,7 @@ async def test_the_models_own_settings_are_kept_and_bound_and_a_seed_is_refused(
     plain = artifact_for(Scripted(SURE_TEXT))
     inner = Scripted(SURE_TEXT, settings=ModelSettings(frequency_penalty=0.5))
     with pytest.raises(ArtifactMismatchError, match="revision"):
-        GuardedModel(inner, plain)
+        model_behind(plain, inner)
     await agent(guarded(inner)).run("?")
     assert {call["settings"]["frequency_penalty"] for call in inner.calls} == {0.5}
     with pytest.raises(UsageError, match="seed"):
@@ -1285,7 +1292,7 @@ async def test_an_artifact_of_votes_gives_out_the_vote() -> None:
     inner = Scripted(["Rome", "Oslo", "Paris", "paris", "Paris."])
     calibrated = artifact_for(inner, threshold=9.0)
     voted = calibrated.model_copy(update={"plan": calibrated.plan.model_copy(update={"primary": "majority"})})
-    result = await agent(GuardedModel(inner, voted, probe="off")).run("Capital of France?")
+    result = await agent(model_behind(voted, inner)).run("Capital of France?")
     assert (result.output, len(inner.calls)) == ("Paris", N)
 
 
