@@ -14,14 +14,13 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import run_in_executor
 
 from ..bindings import binding_settings
 from ..errors import UsageError
 from ..explain import next_step
 from ..items.partial import is_partial
 from ..prompting import copies_of
-from ..sampling.effects import Effect, Steps
+from ..sampling.effects import Effect, Steps, user_call
 from ..sampling.limits import take_slot
 from ..types import Bindings
 from ..verdict import AbstainedError, UnmeasuredError, Verdict
@@ -166,14 +165,14 @@ def take_path(abstention: Abstention) -> Steps[AIMessage]:
     path, reply = abstention.path, None
     with _as_result(abstention.verdict):
         if isinstance(path, Runnable):
-            reply = yield from _invoke(_takes_over(path, abstention), abstention)
+            reply = yield from _invoke(path, abstention)
         elif isinstance(path, FullHandler):
             given = abstention.copied
             reply = yield Effect(partial(path.on_abstention, given), partial(path.aon_abstention, given))
         elif callable(path):
             given = abstention.copied
-            call = (path, (given.verdict, given.messages) if _takes_messages(path) else (given.verdict,))
-            reply = yield Effect(partial(_call, *call), partial(_acall, *call))
+            more = (given.messages,) if _takes_messages(path) else ()
+            reply = yield user_call("on_abstain", path, given.verdict, *more)
         return _handed_off(path, abstention.answer(reply))
 
 
@@ -206,16 +205,16 @@ def complete(abstention: Abstention, message: AIMessage) -> Steps[AIMessage]:
 
 
 def _invoke(path: Runnable[Any, Any], abstention: Abstention) -> Steps[Any]:
-    messages, config = copies_of(abstention.messages), _config(abstention)
+    """Ask the Runnable; a chat model with the tools and the format that the guarded one had."""
+    is_guard = isinstance(getattr(path, "bound", path), GuardedChatModel)
+    if abstention.bound is not None and isinstance(path, BaseChatModel):
+        path = path.bind(**binding_settings(path, abstention.bound))
+    messages = copies_of(abstention.messages)
+    config = RunnableConfig(run_name="guardrail_fallback", callbacks=abstention.callbacks)
     with ExitStack() as slots:
-        if not _counts_itself(path):
+        if not is_guard:  # the calls of a guard are counted one by one
             yield take_slot(slots)
         return (yield Effect(partial(path.invoke, messages, config), partial(path.ainvoke, messages, config)))
-
-
-def _counts_itself(path: Runnable[Any, Any]) -> bool:
-    """Whether the Runnable is a guard, whose model calls are counted one by one."""
-    return isinstance(getattr(path, "bound", path), GuardedChatModel)
 
 
 def _takes_messages(handler: Callable[..., Any]) -> bool:
@@ -226,24 +225,6 @@ def _takes_messages(handler: Callable[..., Any]) -> bool:
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(each.kind in positional and each.default is each.empty for each in parameters) == 2
-
-
-def _call(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    reply = handler(*arguments)
-    if inspect.isawaitable(reply):
-        if inspect.iscoroutine(reply):
-            reply.close()  # a coroutine that is never awaited would warn when it is collected
-        raise UsageError("on_abstain is async, but the call was sync. Use ainvoke, or a sync handler.")
-    return reply
-
-
-async def _acall(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call a handler; a sync one runs in a thread, because it may wait for a person."""
-    if inspect.iscoroutinefunction(handler):
-        reply = handler(*arguments)
-    else:
-        reply = await run_in_executor(None, handler, *arguments)
-    return await reply if inspect.isawaitable(reply) else reply
 
 
 @contextmanager
@@ -286,17 +267,3 @@ def worded(wording: Wording, verdict: Verdict) -> str:
     }
     # One pass, so that braces inside a value are not filled in turn.
     return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), wording)
-
-
-def _takes_over(path: Runnable[Any, Any], abstention: Abstention) -> Runnable[Any, Any]:
-    """The Runnable; a chat model with the tools and the format that the guarded one had."""
-    if abstention.bound is None or not isinstance(path, BaseChatModel):
-        return path
-    return path.bind(**binding_settings(path, abstention.bound))
-
-
-def _config(abstention: Abstention) -> RunnableConfig:
-    config = RunnableConfig(run_name="guardrail_fallback")
-    if abstention.callbacks is not None:
-        config["callbacks"] = abstention.callbacks
-    return config

@@ -9,22 +9,19 @@ alarm that this verdict raises counts from the next verdict on.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
-from langchain_core.runnables.config import run_in_executor
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError, describe_error
 from ..prompting import copies_of
-from ..sampling.effects import Effect, Steps
+from ..sampling.effects import AsyncFunctionError, Steps, user_call
 from ..types import Note, NoteKind
 from ..verdict import Reason, Verdict
 
@@ -163,8 +160,7 @@ class Observers:
             UsageError: An async observer in a sync call.
         """
         if self.switches:
-            decided = partial(_hold_if_suspended, verdict, self.switches)
-            verdict = yield Effect(decided, partial(run_in_executor, None, decided))
+            verdict = yield user_call("on_verdict", _hold_if_suspended, verdict, self.switches)
         for place, observer in enumerate(self.functions):
             before = verdict
             verdict = yield from _observed(observer, before, messages)
@@ -179,23 +175,12 @@ def _observed(observer: Observer, verdict: Verdict, messages: Sequence[BaseMessa
     """The verdict after an observer has seen it."""
     seen = (verdict.model_copy(deep=True), copies_of(messages))
     try:
-        result = yield Effect(partial(observer, *seen), partial(_aobserve, observer, *seen))
+        yield user_call("on_verdict", observer, *seen, slow=getattr(observer, "is_slow", True))
+    except AsyncFunctionError:
+        raise
     except Exception as error:  # an observer is the user's code
         return hold_unobserved(verdict, error)
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise UsageError("on_verdict is async, but the call was sync. Use ainvoke, or a sync function.")
     return verdict
-
-
-async def _aobserve(observer: Observer, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
-    if inspect.iscoroutinefunction(observer) or not getattr(observer, "is_slow", True):
-        result = observer(verdict, messages)
-    else:  # it may write to a database
-        result = await run_in_executor(None, observer, verdict, messages)
-    if inspect.isawaitable(result):
-        await result
 
 
 def _needs_scores(observer: Observer) -> bool:

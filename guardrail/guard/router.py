@@ -14,7 +14,7 @@ from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatResult
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from pydantic import Field, field_validator
 
@@ -26,6 +26,7 @@ from ..sampling.effects import Steps
 from ..verdict import Verdict
 from .base import GuardedChatModel
 from .chat_model import Guardrail
+from .structured import asked, runnable
 
 __all__ = ["CONFIG_KEY", "Router", "check_key", "on_route", "route_by"]
 
@@ -177,18 +178,12 @@ class Router(GuardedChatModel):
         """A runnable that returns objects of a schema; each guard checks it, see `Guardrail.with_structured_output`."""
         runnables = {name: guard.with_structured_output(schema, **kwargs) for name, guard in self.guards.items()}
 
-        def chosen(prompt: Any) -> Runnable[LanguageModelInput, Any]:
-            return runnables[self.route(self._convert_input(prompt).to_messages())]
-
-        def call(prompt: Any, config: RunnableConfig) -> Any:
+        def ask(prompt: Any, config: RunnableConfig) -> Steps[Any]:
             with _route_of(config):
-                return chosen(prompt).invoke(prompt, config)
+                route = self.route(self._convert_input(prompt).to_messages())
+                return (yield asked(runnables[route], prompt, config))
 
-        async def acall(prompt: Any, config: RunnableConfig) -> Any:
-            with _route_of(config):
-                return await chosen(prompt).ainvoke(prompt, config)
-
-        return RunnableLambda(call, afunc=acall, name="guardrail_router")
+        return runnable(ask, "guardrail_router")
 
     # -- LangChain plumbing ------------------------------------------------------------------------------------------
 

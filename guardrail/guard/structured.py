@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, cast
 
 from langchain_core.exceptions import OutputParserException
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 from ..bindings import bindings_for, check_bindings, json_format
 from ..errors import ArtifactMismatchError, UsageError
 from ..sampling.call_settings import SettingRole, setting_names
+from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.replies import end_of, is_whole
 from ..types import Bindings, SamplingPlan
 from ..verdict import AbstainedError
@@ -218,35 +220,35 @@ def structured(
     if not include_raw:
         return asking | parser
 
-    def outcome(raw: AIMessage, parse: Callable[[], Any]) -> dict[str, Any]:
+    def ask(prompt: Any, config: RunnableConfig, **settings: Any) -> Steps[dict[str, Any]]:
         try:
-            return {"raw": raw, "parsed": parse(), "parsing_error": None}
+            raw = yield asked(asking, prompt, config, **settings)
+        except AbstainedError as error:
+            raw = with_verdict(AIMessage(content=error.message), error.verdict)
+            return {"raw": raw, "parsed": None, "parsing_error": error}
+        try:
+            return {"raw": raw, "parsed": parser.invoke(raw, config), "parsing_error": None}
         except (OutputParserException, ValidationError) as error:
             return {"raw": raw, "parsed": None, "parsing_error": error}
 
-    def ask(prompt: Any, config: RunnableConfig, **settings: Any) -> dict[str, Any]:
-        try:
-            raw = asking.invoke(prompt, config, **settings)
-        except AbstainedError as error:
-            return _held_back(error)
-        return outcome(raw, lambda: parser.invoke(raw, config))
-
-    async def aask(prompt: Any, config: RunnableConfig, **settings: Any) -> dict[str, Any]:
-        try:
-            raw = await asking.ainvoke(prompt, config, **settings)
-        except AbstainedError as error:
-            return _held_back(error)
-        return outcome(raw, lambda: parser.invoke(raw, config))
-
-    return RunnableLambda(ask, afunc=aask, name="guardrail_structured")
+    return runnable(ask, "guardrail_structured")
 
 
-def _held_back(error: AbstainedError) -> dict[str, Any]:
-    return {
-        "raw": with_verdict(AIMessage(content=error.message), error.verdict),
-        "parsed": None,
-        "parsing_error": error,
-    }
+def asked(model: Runnable[Any, Any], prompt: Any, config: RunnableConfig, **settings: Any) -> Effect:
+    """A call of a Runnable."""
+    return Effect(partial(model.invoke, prompt, config, **settings), partial(model.ainvoke, prompt, config, **settings))
+
+
+def runnable(steps: Callable[..., Steps[Any]], name: str) -> Runnable[Any, Any]:
+    """The Runnable that takes steps from an input, its configuration and further settings to a result."""
+
+    def call(prompt: Any, config: RunnableConfig, **settings: Any) -> Any:
+        return run(steps(prompt, config, **settings))
+
+    async def acall(prompt: Any, config: RunnableConfig, **settings: Any) -> Any:
+        return await arun(steps(prompt, config, **settings))
+
+    return RunnableLambda(call, afunc=acall, name=name)
 
 
 def tracing_of(schema: Any, method: Method) -> dict[str, Any]:

@@ -7,12 +7,15 @@ in the calling thread, `arun` awaits them. An effect that raises raises inside t
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-__all__ = ["Effect", "Steps", "arun", "computation", "run"]
+from ..errors import UsageError
+
+__all__ = ["AsyncFunctionError", "Effect", "Steps", "arun", "computation", "run", "user_call"]
 
 Result = TypeVar("Result")
 
@@ -46,6 +49,40 @@ def computation(compute: Callable[[], Any], *, slow: bool) -> Effect:
         return await asyncio.to_thread(compute) if slow else compute()
 
     return Effect(compute, acompute)
+
+
+class AsyncFunctionError(UsageError):
+    """A function of the user's is async, and the call that needs it is not."""
+
+
+def user_call(setting: str, function: Callable[..., Any], *arguments: Any, slow: bool = True) -> Effect:
+    """A call of a function of the user's, which may be async.
+
+    Args:
+        setting: The setting that gave it, for the error of an async function in a sync call (`AsyncFunctionError`).
+        function: The function.
+        *arguments: Its arguments.
+        slow: Whether it may wait, e.g. for a person or a database; on an event loop it then runs in a thread.
+    """
+
+    def call() -> Any:
+        result = function(*arguments)
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()  # a coroutine that is never awaited would warn when it is collected
+            raise AsyncFunctionError(f"{setting} is async, but the call was sync. Use ainvoke, or a sync function.")
+        return result
+
+    async def acall() -> Any:
+        from langchain_core.runnables.config import run_in_executor  # slow to import
+
+        if slow and not inspect.iscoroutinefunction(function):
+            result = await run_in_executor(None, function, *arguments)
+        else:
+            result = function(*arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    return Effect(call, acall)
 
 
 def run(steps: Steps[Result]) -> Result:
