@@ -299,30 +299,17 @@ class Sampler:
 
 
 def draw(
-    model: BaseChatModel,
-    prompts: Sequence[Sequence[BaseMessage]],
-    plan: SamplingPlan,
-    *,
-    callbacks: Callbacks = None,
-    max_concurrency: int | None = None,
-    primary: bool = True,
+    model: BaseChatModel, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, **settings: Any
 ) -> list[SampleSet]:
     """Draw one sample set for each prompt, and ask the plan's follow-ups about it: `Sampler.draw`.
 
     Args:
-        model: Any chat model. It is not changed; a response cache and streaming are switched off on a copy.
+        model: Any chat model. It is not changed.
         prompts: One message list for each request.
         plan: What to draw.
-        callbacks: For the calls of a model without a native sampler.
-        max_concurrency: Calls in flight at once; see `Sampler`.
-        primary: False for further samples of a set that has its primary answer, so that it need not be drawn again. A
-            native sampler whose methods do not take this keyword draws it all the same.
-
-    Raises:
-        UsageError: The plan asks for option likelihoods, which only a native sampler can read, or names an unknown
-            follow-up.
+        **settings: Other fields of `Sampler`, such as ``callbacks`` and ``max_concurrency``.
     """
-    return Sampler(model, plan, callbacks, max_concurrency, primary=primary).draw(prompts)
+    return Sampler(model, plan, **settings).draw(prompts)
 
 
 def joined(drawn: SampleSet, more: SampleSet) -> SampleSet:
