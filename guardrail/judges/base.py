@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 from ..specs import JudgeSpec
 from .words import unspaced
 
-__all__ = ["Comparer", "Entailment", "EntailmentScores", "Item", "Judge", "by_question"]
+__all__ = ["Comparer", "Entailment", "EntailmentScores", "EqualityJudge", "Item", "Judge", "by_question"]
 
 Value = TypeVar("Value")
 Item = tuple[str, str, str]
@@ -101,6 +101,18 @@ class Judge(Comparer):
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Verdicts on pairs of several questions at once, each (question, a, b)."""
         return by_question(items, self.equivalent)
+
+
+class EqualityJudge(Judge):
+    """Two answers are the same iff their keys are equal: a subclass defines ``spec`` and ``identity``."""
+
+    __slots__ = ()
+
+    is_slow = False
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Equality of keys; the question plays no part."""
+        return [self.identity(a) == self.identity(b) for a, b in pairs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from ..errors import UsageError
 from ..specs import JudgeSpec
-from .base import Judge
+from .base import EqualityJudge
+from .words import unspaced
 
 __all__ = ["DateJudge", "point_in_time"]
 
@@ -27,7 +28,7 @@ def point_in_time(text: str, forms: Sequence[str]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class DateJudge(Judge):
+class DateJudge(EqualityJudge):
     """Two texts are the same iff they name one point in time in the given formats of ``strptime``.
 
     A text that fits several formats with different meanings, or none, is compared as a text.
@@ -49,9 +50,6 @@ class DateJudge(Judge):
         """Name, version and parameters."""
         return JudgeSpec(name="date", version=1, params={"formats": list(self.formats)})
 
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Equality of the points in time; the question plays no part."""
-        return [self._read(a) == self._read(b) for a, b in pairs]
-
-    def _read(self, text: str) -> str:
-        return point_in_time(text.strip(), self.formats) or f"text {text}"
+    def identity(self, text: str) -> str:
+        """The point in time, or the text; the first word says which."""
+        return point_in_time(text.strip(), self.formats) or f"text {unspaced(text)}"

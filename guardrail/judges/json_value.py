@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NoReturn
@@ -12,7 +11,7 @@ from typing import Any, NoReturn
 from ..plain_json import too_deep
 from ..specs import JudgeSpec
 from ..types import Bindings
-from .base import Judge
+from .base import EqualityJudge
 from .words import normalise
 
 __all__ = ["JsonJudge", "canonical_value", "is_structured", "read_json", "unique_fields"]
@@ -88,7 +87,7 @@ _FENCED = re.compile(r"(?:(?!```).)*```(?:json)?\s(?P<inside>(?:(?!```).)*)```\s
 
 
 @dataclass(frozen=True, slots=True)
-class JsonJudge(Judge):
+class JsonJudge(EqualityJudge):
     """Two answers are the same iff they are equal as JSON values.
 
     The order of fields and white space do not count; the order of lists does. Numbers are equal iff their values are,
@@ -109,10 +108,7 @@ class JsonJudge(Judge):
 
     is_slow = False
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="json", version=4, params={})
+    spec = JudgeSpec(name="json", version=4, params={})
 
     def identity(self, text: str) -> str:
         """Canonical JSON of the value, or the normalised text; the first word says which."""
@@ -120,7 +116,3 @@ class JsonJudge(Judge):
             return f"json {canonical_value(read_json(text))}"
         except ValueError:
             return f"text {normalise(text)}"
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Equality of values; the question plays no part."""
-        return [self.identity(a) == self.identity(b) for a, b in pairs]

@@ -160,10 +160,7 @@ class NumericJudge(Judge):
 
     is_slow = False
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="numeric", version=8, params={})
+    spec = JudgeSpec(name="numeric", version=8, params={})
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of the numbers that they state; words of the question before them do not count."""

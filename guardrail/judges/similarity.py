@@ -85,10 +85,7 @@ class Jaccard(Similarity):
 
     is_slow = False
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="jaccard", version=5, params={})
+    spec = JudgeSpec(name="jaccard", version=5, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Overlap of word sets; the question plays no part."""
@@ -106,10 +103,7 @@ class GuardedJaccard(Similarity):
 
     is_slow = False
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="guarded_jaccard", version=8, params={})
+    spec = JudgeSpec(name="guarded_jaccard", version=8, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Overlap of own words behind the guards."""
@@ -123,10 +117,7 @@ class RougeL(Similarity):
 
     is_slow = False
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="rouge_l", version=5, params={})
+    spec = JudgeSpec(name="rouge_l", version=5, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Longest common subsequence of words; the question plays no part."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..specs import JudgeSpec
 from ..types import Sample, SampleSet
-from .base import Judge
+from .base import EqualityJudge, Judge
 from .words import CHANGING, asked_words, has_digit, normalise, own_words, read
 
 __all__ = ["ExactJudge", "TextJudge", "distinct_answers", "majority", "with_majority"]
 
 
 @dataclass(frozen=True, slots=True)
-class ExactJudge(Judge):
+class ExactJudge(EqualityJudge):
     """Two answers are the same iff their normal forms are equal; see `guardrail.judges.words.normalise`.
 
     Free, and hard to beat on labels, formulas and code.
@@ -25,18 +25,11 @@ class ExactJudge(Judge):
     is_slow = False
     compares_words = True
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="exact", version=5, params={})
+    spec = JudgeSpec(name="exact", version=5, params={})
 
     def identity(self, text: str) -> str:
         """The normal form: answers with equal ones are the same."""
         return normalise(text)
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Equality of normal forms; the question plays no part."""
-        return [normalise(a) == normalise(b) for a, b in pairs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ..errors import UsageError, refuse_unknown
 from ..plain_json import canonical_json, too_deep
 from ..specs import JudgeSpec
 from ..types import Bindings, ToolCall, canonical_calls, plain_json
-from .base import Judge
+from .base import EqualityJudge
 from .dates import point_in_time
 from .json_value import unique_fields
 from .words import normalise
@@ -63,7 +63,7 @@ def _is_call(value: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallJudge(Judge):
+class ToolCallJudge(EqualityJudge):
     """Two answers are the same iff their tool calls have the same canonical JSON; see `canonical_calls`.
 
     Proposed calls reach a judge as canonical JSON already. Text that spells a call as JSON (``{"name": ...,
@@ -188,10 +188,6 @@ class ToolCallJudge(Judge):
             own = [name for name in call.arguments if name not in self._arguments(call)]
             names.setdefault(call.name, {}).update(dict.fromkeys(own))
         return tuple(f"{tool}: {', '.join(own)}" for tool, own in names.items() if own)
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Equality of canonical forms; the question plays no part."""
-        return [self.identity(a) == self.identity(b) for a, b in pairs]
 
     def _arguments(self, call: ToolCall) -> dict[str, Any]:
         chosen = self.arguments
