@@ -12,11 +12,11 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from operator import attrgetter
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from ..errors import UsageError
 from ..files import SQLITE_PATIENCE, check_version, open_sqlite
@@ -26,14 +26,13 @@ from .similarity import Similarity
 
 __all__ = ["PairCache", "cached"]
 
-Value = TypeVar("Value")
 Model = TypeVar("Model", bound=Judge | Similarity | Entailment)
 PATIENCE = SQLITE_PATIENCE
 """Seconds to wait for another process that is writing."""
 SLICE = 512
 """Items asked before their verdicts are written: the most that a kill loses."""
-_LOOK_UP = 500
 _ELSEWHERE = "Name a file for it in a folder with free space and write access."
+_DELETE = "Delete it, after which its verdicts are asked for again, or name another file."
 _LAYOUT = 1
 _CREATE = "CREATE TABLE IF NOT EXISTS verdicts (key BLOB PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 
@@ -68,29 +67,21 @@ class PairCache:
         """The stored values by key; keys without a value are omitted."""
         stored: dict[bytes, Any] = {}
         with self._connected() as connection:
-            # SQLite limits the placeholders of one statement (999 in older versions).
-            for start in range(0, len(keys), _LOOK_UP):
-                part = keys[start : start + _LOOK_UP]
-                marks = ",".join("?" * len(part))
-                rows = connection.execute(f"SELECT key, value FROM verdicts WHERE key IN ({marks})", part)
-                for key, value in rows:
-                    try:
-                        stored[key] = json.loads(value)
-                    except ValueError as error:
-                        raise UsageError(
-                            f"the pair cache {self.path} holds a verdict that cannot be read ({error}). Delete the "
-                            "file, after which its verdicts are asked for again, or name another one."
-                        ) from error
+            for key in keys:
+                row = connection.execute("SELECT value FROM verdicts WHERE key = ?", (key,)).fetchone()
+                try:
+                    stored.update({} if row is None else {key: json.loads(row[0])})
+                except ValueError as error:
+                    raise UsageError(
+                        f"the pair cache {self.path} holds a verdict that cannot be read ({error}). {_DELETE}"
+                    ) from error
         return stored
 
     def store(self, values: Mapping[bytes, Any]) -> None:
         """Store values, all or none. The first of two different values for a key stays."""
-        if not values:
-            return
         rows = [(key, json.dumps(value)) for key, value in values.items()]
         with self._connected() as connection, connection:
-            # Two processes may ask about a pair at once: the first verdict stays, so that all later readers see the
-            # same.
+            # Two processes may ask about a pair at once, and all later readers must see the same verdict.
             connection.executemany("INSERT OR IGNORE INTO verdicts (key, value) VALUES (?, ?)", rows)
 
     def __len__(self) -> int:
@@ -131,19 +122,18 @@ def _refusal(path: Path, error: sqlite3.DatabaseError) -> UsageError:
     if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         way_out = f"Another process kept it busy for {PATIENCE:g} seconds: wait for it, or name another file."
     elif kind.startswith("SQLITE_CORRUPT"):
-        way_out = "Delete it, after which its verdicts are asked for again, or name another file."
+        way_out = _DELETE
     else:
         way_out = _ELSEWHERE
     return UsageError(f"the pair cache {path} cannot be used ({error}). {way_out}")
 
 
-class _Cached(Generic[Value]):
+class _Cached:
     """Asks the cache first and the judge for the rest."""
 
-    def __init__(self, inner: Any, cache: PairCache, kind: str) -> None:
+    def __init__(self, inner: Any, cache: PairCache) -> None:
         self._inner = inner
         self._cache = cache
-        self._kind = kind
 
     # A cache changes no verdict, so all that it states is what the cached judge states.
     spec = property(attrgetter("_inner.spec"))
@@ -155,10 +145,10 @@ class _Cached(Generic[Value]):
         key: str = self._inner.identity(text)
         return key
 
-    def _answers(self, items: Sequence[Item], ask: Callable[[Sequence[Item]], Sequence[Value | None]]) -> list[Any]:
+    def _answers(self, kind: str, items: Sequence[Item], ask: Callable[[Sequence[Item]], Sequence[Any]]) -> list[Any]:
         """Answers as JSON holds them."""
-        digest = self._digest()
-        keys = [digest(item) for item in items]
+        judge = canonical_json([kind, self.spec.model_dump(mode="json")], compact=False)
+        keys = [_key(kind, judge, item) for item in items]
         stored = self._cache.find(list(dict.fromkeys(keys)))
         # By key, so that equal pairs are asked once.
         missing = {key: item for key, item in zip(keys, items, strict=True) if key not in stored}
@@ -168,25 +158,16 @@ class _Cached(Generic[Value]):
             answers = ask([missing[key] for key in part])
             fresh = {key: _plain(answer) for key, answer in zip(part, answers, strict=True) if answer is not None}
             # Invalid answers go to the caller, who reports them, but not to disk, where they would last.
-            self._cache.store({key: value for key, value in fresh.items() if _is_answer(value, self._kind)})
+            self._cache.store({key: value for key, value in fresh.items() if _is_answer(value, kind)})
             stored.update(fresh)
         return [stored.get(key) for key in keys]
 
-    def _digest(self) -> Callable[[Item], bytes]:
-        """Digest of an item. The order of the two texts counts only for directed items."""
-        judge = canonical_json([self._kind, self.spec.model_dump(mode="json")], compact=False)
-        # The judge is hashed once; each item continues from a copy.
-        begun = hashlib.sha256(judge.encode("utf-8", "surrogatepass"))
-        directed = self._kind == "entailment"
 
-        def digest(item: Item) -> bytes:
-            question, a, b = item
-            texts = [question, a, b] if directed or a <= b else [question, b, a]
-            hashed = begun.copy()
-            hashed.update(json.dumps(texts).encode())
-            return hashed.digest()
-
-        return digest
+def _key(kind: str, judge: str, item: Item) -> bytes:
+    """Digest of a judge and an item. The order of the two texts counts only for the directed items of entailment."""
+    question, a, b = item
+    texts = [question, a, b] if kind == "entailment" or a <= b else [question, b, a]
+    return hashlib.sha256(f"{judge}{json.dumps(texts)}".encode("utf-8", "surrogatepass")).digest()
 
 
 def _plain(answer: Any) -> Any:
@@ -194,9 +175,7 @@ def _plain(answer: Any) -> Any:
     if isinstance(answer, EntailmentScores):
         scores = (answer.entailment, answer.neutral, answer.contradiction)
         return [None if score is None else float(score) for score in scores]
-    with suppress(AttributeError):
-        answer = answer.item()
-    return answer
+    return answer.item() if hasattr(answer, "item") else answer
 
 
 def _is_answer(value: Any, kind: str) -> bool:
@@ -208,32 +187,32 @@ def _is_answer(value: Any, kind: str) -> bool:
     return all(isinstance(score, int | float) and 0 <= score <= 1 for score in scores)
 
 
-class CachedJudge(_Cached[bool], Judge):
+class CachedJudge(_Cached, Judge):
     """A judge whose verdicts are stored; made by `cached`."""
 
     is_slow = _Cached.is_slow  # stated again: see `Comparer`
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Verdicts of the judge, from the cache if it has them."""
-        return self._answers(items, self._inner.equivalent_batch)
+        return self._answers("judge", items, self._inner.equivalent_batch)
 
 
-class CachedSimilarity(_Cached[float], Similarity):
+class CachedSimilarity(_Cached, Similarity):
     """A similarity whose ratings are stored; made by `cached`."""
 
     is_slow = _Cached.is_slow
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """Ratings of the similarity, from the cache if it has them."""
-        return self._answers(items, self._inner.similarity_batch)
+        return self._answers("similarity", items, self._inner.similarity_batch)
 
 
-class CachedEntailment(_Cached[EntailmentScores]):
+class CachedEntailment(_Cached):
     """An entailment model whose scores are stored; made by `cached`."""
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
         """Scores of the model, from the cache if it has them."""
-        answers = self._answers(items, self._inner.entailment_batch)
+        answers = self._answers("entailment", items, self._inner.entailment_batch)
         return [None if scores is None else EntailmentScores(*scores) for scores in answers]
 
 
@@ -249,14 +228,13 @@ def cached(inner: Model, cache: PairCache) -> Model:
     Raises:
         UsageError: ``inner`` is none of the three.
     """
-    model: Any
-    if isinstance(inner, Judge):
-        model = CachedJudge(inner, cache, "judge")
-    elif isinstance(inner, Similarity):
-        model = CachedSimilarity(inner, cache, "similarity")
-    elif isinstance(inner, Entailment):
-        model = CachedEntailment(inner, cache, "entailment")
-    else:
-        raise UsageError(f"{type(inner).__name__} is neither a judge nor a similarity nor an entailment model")
-    wrapped: Model = model
-    return wrapped
+    kinds: tuple[tuple[type, Any], ...] = (
+        (Judge, CachedJudge),
+        (Similarity, CachedSimilarity),
+        (Entailment, CachedEntailment),
+    )
+    for kind, wrapper in kinds:
+        if isinstance(inner, kind):
+            model: Model = wrapper(inner, cache)
+            return model
+    raise UsageError(f"{type(inner).__name__} is neither a judge nor a similarity nor an entailment model")
