@@ -7,16 +7,15 @@ cross-encoder prepends it to both.
 
 from __future__ import annotations
 
-import codecs
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, takewhile
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 
 from ..judges import GuardedJaccard, Similarity
 from ..judges.words import FUNCTION_WORDS, NEGATIONS, asked_words, fold, read
 from ..types import Missing, Sample, SampleSet, Unmeasured
+from .alignment import spans, total, words
 from .base import Estimator, Evidence, Level, Needs, Piece
 from .clustering import Asking, Pair
 from .likelihood import nll_of
@@ -37,32 +36,25 @@ def pieces(sample: Sample, level: Level) -> tuple[Piece, ...]:
         sample: An answer with log-probabilities.
         level: Size of the pieces.
 
-    Returns:
-        The pieces in order, or the reason why they are missing: the tokens do not spell the answer.
+    Raises:
+        Missing: The tokens do not spell the answer.
     """
-    extents = words(sample) if level == "word" else spans(sample)
-    text = sample.text.strip()
-    return tuple(_piece(text, span, level) for span in extents)
-
-
-def _piece(text: str, span: Span, level: Level) -> Piece:
-    before, after = text[: span.start], text[span.end :]
-    if level == "word":
-        # One of the two spaces goes with the word; otherwise the rest would differ from an answer without the word.
-        after = after.lstrip()
-    return Piece(text[span.start : span.end], (before + after).strip(), span.nll)
+    text, parts = sample.text.strip(), []
+    for span in words(sample) if level == "word" else spans(sample):
+        before, after = text[: span.start], text[span.end :]
+        if level == "word":
+            # One of the two spaces goes with the word; otherwise the rest would differ from an answer without the word.
+            after = after.lstrip()
+        parts.append(Piece(text[span.start : span.end], (before + after).strip(), span.nll))
+    return tuple(parts)
 
 
 def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...]:
     """The pieces of every sample; raises `Missing` if a sample has none."""
-    by_sample = []
-    for sample in drawn.samples:
-        # The text that the model wrote for a call is not known, so its tokens cannot be laid on words.
-        if sample.tool_calls:
-            raise Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
-        own = pieces(sample, level)
-        by_sample.append(own)
-    return tuple(by_sample)
+    # The text that the model wrote for a call is not known, so its tokens cannot be laid on words.
+    if any(sample.tool_calls for sample in drawn.samples):
+        raise Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
+    return tuple(pieces(sample, level) for sample in drawn.samples)
 
 
 def relevance_of(answers: Sequence[str], own: Sequence[Sequence[Piece]], similarity: Similarity) -> Asking:
@@ -103,11 +95,11 @@ def weighted_nll(parts: Sequence[Piece], likeness: Sequence[float]) -> float:
     if len(parts) != len(likeness):
         raise ValueError(f"{len(parts)} pieces but {len(likeness)} similarities")
     matters = [1 - abs(value) for value in likeness]
-    total = math.fsum(matters)
+    weight = math.fsum(matters)
     # No piece matters: a weighted mean with weights 0 does not exist, and 0 would call the answer certain.
-    if total <= 0:
+    if weight <= 0:
         return math.fsum(piece.nll for piece in parts) / len(parts)
-    return math.fsum(weight * piece.nll for weight, piece in zip(matters, parts, strict=True)) / total
+    return math.fsum(share * piece.nll for share, piece in zip(matters, parts, strict=True)) / weight
 
 
 def _weighted(evidence: Evidence) -> list[float]:
@@ -117,7 +109,7 @@ def _weighted(evidence: Evidence) -> list[float]:
     return [weighted_nll(own, alike) for own, alike in zip(evidence.pieces, evidence.relevance, strict=True)]
 
 
-def _supported(costs: Sequence[float], alike: Sequence[Sequence[float]]) -> float:
+def _supported(alike: Sequence[Sequence[float]], costs: Sequence[float]) -> float:
     """Mean over j of -ln(p_j + (1/t) sum_{k != j} g_jk p_k), p = exp(-costs), by log-sum-exp: it cannot underflow."""
     scores = []
     for j, own in enumerate(costs):
@@ -141,11 +133,6 @@ def _alike(evidence: Evidence) -> Sequence[Sequence[float]]:
     return tuple(tuple(matrix[a][b] for b in rows) for a in rows)
 
 
-def _two_level(evidence: Evidence, costs: Callable[[Evidence], list[float]]) -> float:
-    alike, own_costs = _alike(evidence), costs(evidence)
-    return _supported(own_costs, alike)
-
-
 def word_sequence_entropy(evidence: Evidence) -> float:
     """Word-sequence entropy (WSE). Nats, in [-ln(1 + (n - 1)/t), inf), t = 0.001; usually below 0.
 
@@ -158,7 +145,7 @@ def word_sequence_entropy(evidence: Evidence) -> float:
     by occurrence) follow SAR. It is SAR at the level of words; parity with the paper's numbers is not claimed. Ties:
     see `weighted_nll`. One answer whose tokens do not spell it makes it unmeasured.
     """
-    return _two_level(evidence, _weighted)
+    return _supported(_alike(evidence), _weighted(evidence))
 
 
 def sar(evidence: Evidence) -> float:
@@ -172,7 +159,7 @@ def sar(evidence: Evidence) -> float:
     that do not fit the text are unmeasured (in their code a count that does not fit scores 0, i.e. certain). Their g
     is cross-encoder/stsb-roberta-large; the default here compares words, and an embedding is recommended.
     """
-    return _two_level(evidence, _weighted)
+    return _supported(_alike(evidence), _weighted(evidence))
 
 
 def token_sar(evidence: Evidence) -> float:
@@ -193,12 +180,7 @@ def sentence_sar(evidence: Evidence) -> float:
     logarithms: answers of a thousand tokens do not underflow.
     Source: Duan et al., ACL 2024. The authors rate question + answer; here g may ignore the question.
     """
-    return _two_level(evidence, _sequence_costs)
-
-
-def _sequence_costs(evidence: Evidence) -> list[float]:
-    """-ln p(s) of each sample."""
-    return [nll_of(sample) for sample in evidence.drawn.samples]
+    return _supported(_alike(evidence), [nll_of(sample) for sample in evidence.drawn.samples])
 
 
 def answer_word_nll(evidence: Evidence) -> float:
@@ -228,166 +210,7 @@ def answer_word_nll(evidence: Evidence) -> float:
     spelled = [(span.nll, text[span.start : span.end]) for span in extents]
     own = [nll for nll, word in spelled if fold(word) not in functional and not asked.issuperset(read(word).words)]
     # No own word and no echo: function words only, and those are the answer ("No.").
-    return _total(own or [span.nll for span in extents])
-
-
-# -- Alignment of tokens and text: the characters of each token, and the NLL of each word ------------------------------
-# The tokens must spell the answer, byte for byte, up to surrounding white space. Otherwise (a tool call was cut out of
-# the text, there is an end token, a server sent tokens of another text) words have no likelihoods, and the answer is
-# unmeasured: a mismatch is never scored 0.
-
-_WORD = re.compile(r"\S+")
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of an answer and its NLL.
-
-    Attributes:
-        start: First character, counted in the stripped text of the answer.
-        end: One past the last character.
-        nll: -sum of the log-probabilities of its tokens, in nats.
-    """
-
-    start: int
-    end: int
-    nll: float
-
-
-def words(sample: Sample) -> tuple[Span, ...]:
-    """The words of an answer, as `str.split` gives them: CJK text without spaces is one word.
-
-    NLL of a word = sum over its tokens. A token belongs to the word that contains its first byte outside white space: a
-    token that spans two words counts for the first. A token without such a byte (a line break, or nothing at all)
-    counts for the word after it, or for the last word at the end. No token is lost: the words' NLLs add up to the
-    answer's.
-
-    Returns:
-        One span for each word.
-
-    Raises:
-        Missing: As `characters`.
-    """
-    extents = characters(sample)
-    text = sample.text.strip()
-    places = [(match.start(), match.end()) for match in _WORD.finditer(text)]
-    costs: list[list[float]] = [[] for _ in places]
-    for (start, end), logprob in zip(extents, sample.logprobs or (), strict=True):
-        # A token often begins with the space before its word; the space must not give it to the word before.
-        first = next((place for place in range(start, end) if not text[place].isspace()), start)
-        word = next((i for i, (_, stop) in enumerate(places) if first < stop), len(places) - 1)
-        costs[word].append(-logprob)
-    return tuple(Span(start, end, _total(cost)) for (start, end), cost in zip(places, costs, strict=True))
-
-
-def spans(sample: Sample) -> tuple[Span, ...]:
-    """The tokens of an answer as stretches of whole characters; together they are the stripped text.
-
-    Tokens that share a character (an emoji is up to four byte-level tokens) are one span, with the sum of their NLLs. A
-    token without a character of the text (white space around it) counts for the span after it, or for the last at the
-    end.
-
-    Returns:
-        One span for each token, or for each group that shares a character.
-
-    Raises:
-        Missing: As `characters`.
-    """
-    extents = characters(sample)
-    merged: list[Span] = []
-    waiting: list[float] = []
-    for (start, end), logprob in zip(extents, sample.logprobs or (), strict=True):
-        if start == end:
-            waiting.append(-logprob)
-        # The span before ends inside a character that this token continues, so neither can be removed alone.
-        elif merged and start < merged[-1].end:
-            last = merged.pop()
-            merged.append(Span(last.start, max(end, last.end), _total((last.nll, *waiting, -logprob))))
-            waiting = []
-        else:
-            merged.append(Span(start, end, _total((*waiting, -logprob))))
-            waiting = []
-    if waiting:
-        last = merged.pop()
-        merged.append(Span(last.start, last.end, _total((last.nll, *waiting))))
-    return tuple(merged)
-
-
-def characters(sample: Sample) -> tuple[tuple[int, int], ...]:
-    """For each token, the characters of the stripped text that it has a byte of: [start, end).
-
-    Empty (start = end) for a token without such a byte. Bytes that do not form a complete character count as the
-    replacement character that the text shows for them.
-
-    Raises:
-        Missing: The answer has no tokens, or they do not spell the answer.
-    """
-    if sample.tokens is None:
-        raise Missing(Unmeasured.NO_LOGPROBS, "token log-probabilities are missing")
-    if not sample.tokens:
-        raise Missing(Unmeasured.EMPTY_ANSWER, "the answer has no tokens")
-    if sample.token_bytes is None:
-        spelled, extents = "".join(sample.tokens), _ends([len(token) for token in sample.tokens])
-    else:
-        try:
-            raw = [bytes.fromhex(token) for token in sample.token_bytes]
-        except ValueError:
-            raise Missing(Unmeasured.NO_LOGPROBS, "the bytes of a token are not hexadecimal") from None
-        spelled, extents = _decoded(raw)
-    text = sample.text.strip()
-    if not text:
-        raise Missing(Unmeasured.EMPTY_ANSWER, "the answer has no text")
-    # Compared in full: tokens of another text would give every word a likelihood that is not its own.
-    if spelled.strip() != text:
-        raise Missing(
-            Unmeasured.NO_LOGPROBS,
-            f"the {len(sample.tokens)} tokens do not spell the answer: they are {_differing(spelled.strip(), text)}",
-        )
-    # Tokens spell the text with its white space, and places are counted in the stripped text.
-    before = len(spelled) - len(spelled.lstrip())
-
-    def inside(place: int) -> int:
-        return min(max(place - before, 0), len(text))
-
-    return tuple((inside(start), inside(end)) for start, end in extents)
-
-
-def _differing(spelled: str, text: str) -> str:
-    """The place where two texts differ, without quoting them: the answer may be held back."""
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(spelled, text, strict=False)))
-    return f"{len(spelled)} characters, it is {len(text)}, and they differ from character {same + 1} on"
-
-
-def _ends(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    extents, start = [], 0
-    for length in lengths:
-        extents.append((start, start + length))
-        start += length
-    return extents
-
-
-def _decoded(raw: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
-    """Text of byte pieces, and for each piece the characters that it contributes to."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = ""
-    extents = []
-    for piece in raw:
-        touched = []
-        # Byte by byte: only then is it known to which character each byte of a token belongs.
-        for byte in piece:
-            text += decoder.decode(bytes([byte]))
-            pending = bool(decoder.getstate()[0])
-            touched.append(len(text) if pending else len(text) - 1)
-        extents.append((touched[0], touched[-1] + 1) if touched else (len(text), len(text)))
-    return text + decoder.decode(b"", final=True), extents
-
-
-def _total(values: Iterable[float]) -> float:
-    """The sum of values; infinite if it is too large for a float, which no estimator counts as a measurement."""
-    try:
-        return math.fsum(values)
-    except OverflowError:
-        return math.inf
+    return total(own or [span.nll for span in extents])
 
 
 _SAMPLES = Needs(samples=True, logprobs=True)

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage
 
 from guardrail.sampling.replies import read_reply
 from guardrail.types import Missing, Sample, Unmeasured
-from guardrail.uncertainty.relevance import characters, spans, words
+from guardrail.uncertainty.alignment import characters, spans, words
 
 
 def sample(text: str, *tokens: str, raw: tuple[str, ...] | None = None) -> Sample:

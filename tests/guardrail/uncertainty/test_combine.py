@@ -253,10 +253,7 @@ def test_an_unmeasured_part_makes_it_unmeasured_and_is_named() -> None:
 
 class Counting(ExactJudge):
     calls = 0
-
-    @property
-    def spec(self) -> JudgeSpec:
-        return JudgeSpec(name="counting", version=1, params={})
+    spec = JudgeSpec(name="counting", version=1, params={})
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         Counting.calls += 1

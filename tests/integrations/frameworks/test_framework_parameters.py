@@ -21,9 +21,7 @@ from integrations import openai_agents_guard, pydantic_ai_guard
 class NamedJudge(ExactJudge):
     """A judge that no registry knows."""
 
-    @property
-    def spec(self) -> JudgeSpec:
-        return JudgeSpec(name="ours", version=1, params={})
+    spec = JudgeSpec(name="ours", version=1, params={})
 
 
 class Agents(Model):
