@@ -66,8 +66,7 @@ def audit(
     anytime: Annotated[
         bool,
         typer.Option(
-            "--anytime",
-            help="Verdicts that hold however often you audit the growing file; needs more labels.",
+            "--anytime", help="Verdicts that hold however often you audit the growing file; needs more labels."
         ),
     ] = False,
     unlabelled: Annotated[

@@ -21,12 +21,13 @@ from .frame.app import command
 from .frame.collecting import ask
 from .frame.files import keep_inputs
 from .frame.next_commands import listed
-from .frame.options import FILES, MODEL_HELP, SetOption
+from .frame.options import FILES, MODEL_HELP, SetOption, flags_under
 from .frame.settings import CollectSettings, load_settings, with_flags
 from .frame.terminal import finish, print_line
 
 __all__ = ["collect"]
 
+files_flag = flags_under(FILES)
 Engine = Literal["live", "ray", "batch", "export"]
 
 
@@ -42,21 +43,16 @@ def collect(
         "records.jsonl"
     ),
     assigned: SetOption = None,
-    map: Annotated[
-        list[str] | None, typer.Option("--map", help="FIELD=COLUMN of questions.", rich_help_panel=FILES)
-    ] = None,
+    map: Annotated[list[str] | None, files_flag("--map", help="FIELD=COLUMN of questions.")] = None,
     engine: Annotated[
         Engine,
-        typer.Option(
+        files_flag(
             help="live: calls now; ray: from the processes of a cluster; batch: the endpoint's batch service; export: "
             "write its request files and stop.",
-            rich_help_panel=FILES,
             metavar="ENGINE",
         ),
     ] = "live",
-    results: Annotated[
-        list[Path] | None, typer.Option(help="Results of exported requests.", rich_help_panel=FILES)
-    ] = None,
+    results: Annotated[list[Path] | None, files_flag(help="Results of exported requests.")] = None,
     given: dict[str, Any],
 ) -> None:
     """Ask the model every question: one primary answer and n samples each.

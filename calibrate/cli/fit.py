@@ -39,6 +39,7 @@ from .frame.options import (
     RightOption,
     WithoutFailedOption,
     chosen_estimator,
+    flags_under,
     share_or_smallest,
     table_flags,
     table_settings,
@@ -53,6 +54,8 @@ from .frame.verdicts import (
 )
 
 __all__ = ["fit"]
+
+promise_flag, test_flag = flags_under(PROMISE), flags_under(LABELS)
 
 
 @command("fit", "calibrating.md#fit")
@@ -70,50 +73,22 @@ def fit(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
     estimators: Annotated[
-        list[str] | None,
-        typer.Option("--score", "-s", help="A score; auto: the best one on 20 %.", metavar="NAME"),
+        list[str] | None, typer.Option("--score", "-s", help="A score; auto: the best one on 20 %.", metavar="NAME")
     ] = None,
     items: ItemsOption = False,
-    cap: Annotated[
-        int | None, typer.Option(help="With --items: another cap.", min=1, show_default=False, rich_help_panel=PROMISE)
-    ] = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            help="certified, certified:share=0.4, acrc (the paper's), ...",
-            rich_help_panel=PROMISE,
-        ),
-    ] = None,
-    delta: Annotated[float | None, typer.Option(help="Failure probability (0.1).", rich_help_panel=PROMISE)] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(help="group, group:min_labels=20: a threshold each.", rich_help_panel=PROMISE),
-    ] = None,
-    cascade: Annotated[
-        bool, typer.Option("--cascade", help="Each file is a model, cheapest first.", rich_help_panel=PROMISE)
-    ] = False,
-    test_fraction: Annotated[
-        float, typer.Option(help="Share of the records to test on.", rich_help_panel=LABELS)
-    ] = 0.0,
-    test: Annotated[list[Path] | None, typer.Option(help="Record file to test on.", rich_help_panel=LABELS)] = None,
-    human_labels: Annotated[
-        Path | None,
-        typer.Option(help="People's labels of a random sample.", rich_help_panel=LABELS),
-    ] = None,
-    cluster_by_group: Annotated[
-        bool,
-        typer.Option("--cluster-by-group", help="Use one question of each group.", rich_help_panel=LABELS),
-    ] = False,
-    count_repeats: Annotated[
-        bool, typer.Option("--count-repeats", help="Use repeated questions each time.", rich_help_panel=LABELS)
-    ] = False,
-    trust_labels: Annotated[
-        bool, typer.Option("--trust-labels", help="Fit on labels that look broken.", rich_help_panel=LABELS)
-    ] = False,
+    cap: Annotated[int | None, promise_flag(help="With --items: another cap.", min=1, show_default=False)] = None,
+    rule: Annotated[str | None, promise_flag(help="certified, certified:share=0.4, acrc (the paper's), ...")] = None,
+    delta: Annotated[float | None, promise_flag(help="Failure probability (0.1).")] = None,
+    by: Annotated[str | None, promise_flag(help="group, group:min_labels=20: a threshold each.")] = None,
+    cascade: Annotated[bool, promise_flag("--cascade", help="Each file is a model, cheapest first.")] = False,
+    test_fraction: Annotated[float, test_flag(help="Share of the records to test on.")] = 0.0,
+    test: Annotated[list[Path] | None, test_flag(help="Record file to test on.")] = None,
+    human_labels: Annotated[Path | None, test_flag(help="People's labels of a random sample.")] = None,
+    cluster_by_group: Annotated[bool, test_flag("--cluster-by-group", help="Use one question of each group.")] = False,
+    count_repeats: Annotated[bool, test_flag("--count-repeats", help="Use repeated questions each time.")] = False,
+    trust_labels: Annotated[bool, test_flag("--trust-labels", help="Fit on labels that look broken.")] = False,
     without_failed: WithoutFailedOption = False,
-    few: Annotated[
-        bool, typer.Option("--few", help=f"Fit on fewer than {FEWEST_LABELS} labels.", rich_help_panel=LABELS)
-    ] = False,
+    few: Annotated[bool, test_flag("--few", help=f"Fit on fewer than {FEWEST_LABELS} labels.")] = False,
     map: MapOption = None,
     right: RightOption = None,
     cut: CutOption = None,

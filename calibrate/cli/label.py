@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import typer
 
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
@@ -29,13 +28,14 @@ from .frame.files import changed_file, keep_inputs, one_file
 from .frame.items import label_by_items, refuse_with_items, refuse_without_items
 from .frame.labels import print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
-from .frame.options import EstimatorOption, ItemsOption, RecordsArgument, chosen_estimator
+from .frame.options import EstimatorOption, ItemsOption, RecordsArgument, RewriteOption, chosen_estimator, flags_under
 from .frame.people import People, ask_about_answers, ask_about_items
 from .frame.terminal import console, finish, print_line
 
 __all__ = ["label"]
 
-RULE, PEOPLE, GOAL = "By a rule", "By people", "With --until"
+rule_flag, people_flag = flags_under("By a rule"), flags_under("By people")
+goal_flag = flags_under("With --until")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,48 +115,28 @@ class _Options:
 @command("label", "calibrating.md#label")
 def label(
     records: RecordsArgument,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Default: the record file itself.", show_default=False)
-    ] = None,
+    out: RewriteOption = None,
     items: ItemsOption = False,
     rule: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{', '.join(available_rules())}, python:MODULE:NAME. Default: by the questions.",
-            rich_help_panel=RULE,
-        ),
+        str | None, rule_flag(help=f"{', '.join(available_rules())}, python:MODULE:NAME. Default: by the questions.")
     ] = None,
     judge_model: Annotated[
-        str | None, typer.Option(help="Model that judges, as `collect --model`.", rich_help_panel=RULE, metavar="MODEL")
+        str | None, rule_flag(help="Model that judges, as `collect --model`.", metavar="MODEL")
     ] = None,
-    undecided: Annotated[
-        bool, typer.Option("--undecided", help="Label what a rule left undecided.", rich_help_panel=RULE)
-    ] = False,
-    labels: Annotated[
-        Path | None, typer.Option(help=".jsonl or .csv with id and correct.", rich_help_panel=PEOPLE)
-    ] = None,
+    undecided: Annotated[bool, rule_flag("--undecided", help="Label what a rule left undecided.")] = False,
+    labels: Annotated[Path | None, people_flag(help=".jsonl or .csv with id and correct.")] = None,
     interactive: Annotated[
-        bool, typer.Option("--interactive", "-i", help="Judge key by key; saved in --labels.", rich_help_panel=PEOPLE)
+        bool, people_flag("--interactive", "-i", help="Judge key by key; saved in --labels.")
     ] = False,
-    review_store: Annotated[
-        str | None, typer.Option(help="Judge on the review page of this store.", rich_help_panel=PEOPLE)
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="Judge this many and stop.", min=1, rich_help_panel=PEOPLE)] = None,
-    cut: Annotated[
-        float | None,
-        typer.Option(help="Items above this uncertainty need no label.", min=0, max=1, rich_help_panel=PEOPLE),
-    ] = None,
+    review_store: Annotated[str | None, people_flag(help="Judge on the review page of this store.")] = None,
+    limit: Annotated[int | None, people_flag(help="Judge this many and stop.", min=1)] = None,
+    cut: Annotated[float | None, people_flag(help="Items above this uncertainty need no label.", min=0, max=1)] = None,
     until: Annotated[
-        Literal["certified"] | None,
-        typer.Option(help="Stop when --acceptance is certified.", rich_help_panel=GOAL, metavar="certified"),
+        Literal["certified"] | None, goal_flag(help="Stop when --acceptance is certified.", metavar="certified")
     ] = None,
-    alpha: Annotated[
-        float | None, typer.Option("--alpha", "-a", help="Target error rate.", rich_help_panel=GOAL)
-    ] = None,
-    delta: Annotated[float | None, typer.Option(help="Failure probability (0.1).", rich_help_panel=GOAL)] = None,
-    acceptance: Annotated[
-        float | None, typer.Option(help="Share of all questions to answer.", rich_help_panel=GOAL)
-    ] = None,
+    alpha: Annotated[float | None, goal_flag("--alpha", "-a", help="Target error rate.")] = None,
+    delta: Annotated[float | None, goal_flag(help="Failure probability (0.1).")] = None,
+    acceptance: Annotated[float | None, goal_flag(help="Share of all questions to answer.")] = None,
     estimator: EstimatorOption = None,
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.

@@ -42,7 +42,7 @@ from ..reviews import learn as learn_from
 from .frame.app import command
 from .frame.calls import RECORDS, Drawing, Fitting, learn_calls
 from .frame.files import keep_inputs, opened_store
-from .frame.options import MissingOption, RespondOption, share_or_smallest
+from .frame.options import MissingOption, RespondOption, flags_under, share_or_smallest
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_verdict
 
@@ -50,7 +50,8 @@ __all__ = ["learn"]
 
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
-ANSWERS, CALLS, FIT = "About answers (--artifact)", "About calls (--tool)", "The fit"
+answers_flag, calls_flag = flags_under("About answers (--artifact)"), flags_under("About calls (--tool)")
+fit_flag = flags_under("The fit")
 
 
 @command("learn", "learning.md")
@@ -61,56 +62,31 @@ def learn(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="New artifact; without it nothing is fitted.")] = None,
     respond: RespondOption = "wrong",
     missing: MissingOption = "wait",
-    artifact: Annotated[
-        Path | None, typer.Option(help="Artifact in force; never changed.", rich_help_panel=ANSWERS)
-    ] = None,
-    earlier: Annotated[
-        list[Path] | None, typer.Option(help="Earlier artifact to pool.", rich_help_panel=ANSWERS)
-    ] = None,
-    test_fraction: Annotated[
-        float, typer.Option(help="Share to test both artifacts on.", rich_help_panel=ANSWERS)
-    ] = 0.3,
-    since: Annotated[
-        datetime | None,
-        typer.Option(help="Leave out what came before (UTC).", rich_help_panel=ANSWERS, metavar="TIME"),
-    ] = None,
-    ignore_others: Annotated[
-        bool, typer.Option("--ignore-others", help="Leave other artifacts out.", rich_help_panel=ANSWERS)
-    ] = False,
-    monitor: Annotated[
-        str | None, typer.Option(help="Feed the risk monitor of this name.", rich_help_panel=ANSWERS, metavar="NAME")
-    ] = None,
-    tool: Annotated[
-        str | None, typer.Option(help="Tool to make a gate for; or answer.", rich_help_panel=CALLS, metavar="NAME")
-    ] = None,
-    records: Annotated[
-        list[Path] | None, typer.Option(help=f"What the agent wrote ({RECORDS}).", rich_help_panel=CALLS)
-    ] = None,
-    compare: Annotated[
-        str | None, typer.Option(help="Arguments that matter.", rich_help_panel=CALLS, metavar="NAME,NAME")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Draws missing samples.", rich_help_panel=CALLS, metavar="MODEL"),
-    ] = None,
-    tools: Annotated[
-        Path | None, typer.Option(help="With --model: the tools, as JSON.", rich_help_panel=CALLS, metavar="FILE")
-    ] = None,
-    system: Annotated[str | None, typer.Option(help="With --model: system prompt.", rich_help_panel=CALLS)] = None,
-    n: Annotated[int, typer.Option(help="With --model: samples.", rich_help_panel=CALLS)] = 10,
+    artifact: Annotated[Path | None, answers_flag(help="Artifact in force; never changed.")] = None,
+    earlier: Annotated[list[Path] | None, answers_flag(help="Earlier artifact to pool.")] = None,
+    test_fraction: Annotated[float, answers_flag(help="Share to test both artifacts on.")] = 0.3,
+    since: Annotated[datetime | None, answers_flag(help="Leave out what came before (UTC).", metavar="TIME")] = None,
+    ignore_others: Annotated[bool, answers_flag("--ignore-others", help="Leave other artifacts out.")] = False,
+    monitor: Annotated[str | None, answers_flag(help="Feed the risk monitor of this name.", metavar="NAME")] = None,
+    tool: Annotated[str | None, calls_flag(help="Tool to make a gate for; or answer.", metavar="NAME")] = None,
+    records: Annotated[list[Path] | None, calls_flag(help=f"What the agent wrote ({RECORDS}).")] = None,
+    compare: Annotated[str | None, calls_flag(help="Arguments that matter.", metavar="NAME,NAME")] = None,
+    model: Annotated[str | None, calls_flag("--model", "-m", help="Draws missing samples.", metavar="MODEL")] = None,
+    tools: Annotated[Path | None, calls_flag(help="With --model: the tools, as JSON.", metavar="FILE")] = None,
+    system: Annotated[str | None, calls_flag(help="With --model: system prompt.")] = None,
+    n: Annotated[int, calls_flag(help="With --model: samples.")] = 10,
     alpha: Annotated[
         Any,
-        typer.Option(
+        fit_flag(
             "--alpha",
             "-a",
             help="A share, or smallest. Default: of the artifact.",
-            rich_help_panel=FIT,
             metavar="SHARE",
             parser=share_or_smallest,
         ),
     ] = None,
-    rule: Annotated[str | None, typer.Option(help="Default: of the artifact.", rich_help_panel=FIT)] = None,
-    delta: Annotated[float | None, typer.Option(help="Failure probability.", rich_help_panel=FIT)] = None,
+    rule: Annotated[str | None, fit_flag(help="Default: of the artifact.")] = None,
+    delta: Annotated[float | None, fit_flag(help="Failure probability.")] = None,
 ) -> None:
     """Learn from people's decisions: how good the accepted answers are, a better threshold, a gate for a tool.
 

@@ -266,8 +266,7 @@ def sample(
     out: Annotated[Path, typer.Option("--out", "-o", help="Record file to write.")] = Path("to-label.jsonl"),
     estimator: EstimatorOption = None,
     fixed_beforehand: Annotated[
-        bool,
-        typer.Option("--fixed-beforehand", help="The scope was fixed before anybody looked at these scores."),
+        bool, typer.Option("--fixed-beforehand", help="The scope was fixed before anybody looked at these scores.")
     ] = False,
     without_failed: WithoutFailedOption = False,
 ) -> None:

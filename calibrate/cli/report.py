@@ -37,10 +37,7 @@ def report(
         typer.Argument(help="Record files the artifact was fitted on; or an artifact alone, to say it in words."),
     ],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact that `fit` wrote.")] = Path("artifact.json"),
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="HTML file; figures go next to it."),
-    ] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file; figures go next to it.")] = Path("report.html"),
     test: Annotated[
         list[Path] | None,
         typer.Option(help="Record file that was kept out of the fit, if it is another. May be repeated."),

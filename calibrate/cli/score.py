@@ -31,13 +31,13 @@ from .frame.app import command
 from .frame.files import keep_inputs, one_file, pair_cache
 from .frame.items import ScoreItems, refuse_with_items, refuse_without_items, score_by_items
 from .frame.next_commands import listed, next_step
-from .frame.options import ItemsOption, RecordsArgument
+from .frame.options import ItemsOption, RecordsArgument, RewriteOption, flags_under
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_advice
 
 __all__ = ["score"]
 
-MODELS, ITEMS = "Comparing answers", "With --items"
+models_flag, items_flag = flags_under("Comparing answers"), flags_under("With --items")
 
 
 @command("score", "calibrating.md#score")
@@ -48,47 +48,26 @@ def score(
         typer.Option("--score", "-s", help="NAME, NAME:JUDGE, then(CHEAP, DEAR), ..., or all (default)."),
     ] = None,
     scorer: Annotated[list[str] | None, typer.Option(help="A score of your own, MODULE:NAME.")] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Default: the record file itself.", show_default=False)
-    ] = None,
-    judge: Annotated[
-        str | None, typer.Option(help="exact, nli(model=PATH), chat(model=openai:gpt-4o), ...", rich_help_panel=MODELS)
-    ] = None,
-    similarity: Annotated[
-        str | None, typer.Option(help="rouge_l, nli(model=PATH), from_judge(exact), ...", rich_help_panel=MODELS)
-    ] = None,
-    entailment: Annotated[
-        str | None, typer.Option(help="For selfcheck_nli: nli(model=PATH).", rich_help_panel=MODELS)
-    ] = None,
-    verdicts: Annotated[
-        Path | None,
-        typer.Option("--pair-cache", help="Where a model's verdicts are kept.", rich_help_panel=MODELS),
-    ] = None,
-    ranks_from: Annotated[
-        Path | None, typer.Option(help="Records that then(...) ranks by.", rich_help_panel=MODELS)
-    ] = None,
+    out: RewriteOption = None,
+    judge: Annotated[str | None, models_flag(help="exact, nli(model=PATH), chat(model=openai:gpt-4o), ...")] = None,
+    similarity: Annotated[str | None, models_flag(help="rouge_l, nli(model=PATH), from_judge(exact), ...")] = None,
+    entailment: Annotated[str | None, models_flag(help="For selfcheck_nli: nli(model=PATH).")] = None,
+    verdicts: Annotated[Path | None, models_flag("--pair-cache", help="Where a model's verdicts are kept.")] = None,
+    ranks_from: Annotated[Path | None, models_flag(help="Records that then(...) ranks by.")] = None,
     engine: Annotated[
-        Literal["local", "ray"],
-        typer.Option(help="ray: the processes of a cluster.", rich_help_panel=MODELS, metavar="ENGINE"),
+        Literal["local", "ray"], models_flag(help="ray: the processes of a cluster.", metavar="ENGINE")
     ] = "local",
-    part_mib: Annotated[
-        int, typer.Option(help="With ray: MiB of records a task.", min=1, rich_help_panel=MODELS)
-    ] = PART_MIB,
+    part_mib: Annotated[int, models_flag(help="With ray: MiB of records a task.", min=1)] = PART_MIB,
     items: ItemsOption = False,
-    cap: Annotated[
-        int | None, typer.Option(help="Most items of an answer that are ever kept.", rich_help_panel=ITEMS)
-    ] = None,
+    cap: Annotated[int | None, items_flag(help="Most items of an answer that are ever kept.")] = None,
     field_judge: Annotated[
-        list[str] | None,
-        typer.Option(help="PATH=JUDGE of a field: /total=numeric.", rich_help_panel=ITEMS, metavar="PATH=JUDGE"),
+        list[str] | None, items_flag(help="PATH=JUDGE of a field: /total=numeric.", metavar="PATH=JUDGE")
     ] = None,
     key_field: Annotated[
-        list[str] | None,
-        typer.Option(help="Matches a list's objects: /items=sku.", rich_help_panel=ITEMS, metavar="PATH=FIELD"),
+        list[str] | None, items_flag(help="Matches a list's objects: /items=sku.", metavar="PATH=FIELD")
     ] = None,
     optional_field: Annotated[
-        list[str] | None,
-        typer.Option(help="A field that may be left out.", rich_help_panel=ITEMS, metavar="PATH"),
+        list[str] | None, items_flag(help="A field that may be left out.", metavar="PATH")
     ] = None,
 ) -> None:
     """Compute uncertainties from what was drawn. The model is not called; a scorer may call one.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,10 +32,12 @@ __all__ = [
     "MissingOption",
     "RecordsArgument",
     "RespondOption",
+    "RewriteOption",
     "RightOption",
     "SetOption",
     "WithoutFailedOption",
     "chosen_estimator",
+    "flags_under",
     "share_or_smallest",
     "table_flags",
     "table_settings",
@@ -47,6 +51,12 @@ WHAT, ASKING, SCORES = "Questions and model", "Asking", "Scores and labels"
 PROMISE, LABELS, FILES = "Promise", "Labels and test", "Files"
 COLUMNS = "Columns of a table"
 """Headings of options in the help of commands."""
+
+
+def flags_under(heading: str) -> Callable[..., Any]:
+    """`typer.Option` for the options under a heading."""
+    return partial(typer.Option, rich_help_panel=heading)
+
 
 SetOption = Annotated[
     list[str] | None,
@@ -93,7 +103,9 @@ def table_flags(map: list[str] | None, right: list[str] | None, cut: float | Non
 
 
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]
-
+RewriteOption = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Default: the record file itself.", show_default=False)
+]
 
 EstimatorOption = Annotated[
     str | None,
