@@ -22,7 +22,7 @@ from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, Drift
 from guardrail.monitor.drift import Reference
 
-from ..data.formats import ImportSettings, is_table
+from ..data.formats import is_table
 from ..data.records import RecordFile, RecordReader, read_records
 from ..data.table import RecordTable
 from ..evaluation.audit import audit as run_audit
@@ -33,7 +33,7 @@ from ..spec_syntax import estimator_flags, written
 from .frame.app import command
 from .frame.files import open_pool, warn_undecided
 from .frame.next_commands import fresh_command, listed
-from .frame.options import CutOption, MapOption, RightOption, table_flags, table_settings
+from .frame.options import CutOption, MapOption, RightOption, TableFlags
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_audits, print_paths
 
@@ -92,7 +92,7 @@ def audit(
     with _two_for_failures():
         loaded = load_artifact(artifact)
         asks = {"level": level, "target": at_most, "anytime": anytime}
-        fresh = _Fresh(records, table_settings(map, right, cut), table_flags(map, right, cut))
+        fresh = _Fresh(records, TableFlags(map, right, cut))
         if unlabelled:
             refuted = _compare_scores(fresh, artifact, loaded, delta=level, estimator=estimator, as_json=as_json)
         elif isinstance(loaded, CascadeArtifact):
@@ -111,20 +111,18 @@ class _Fresh:
 
     Attributes:
         paths: Record files, or tables with scores and labels.
-        table: What is not recognised of tables.
-        columns: The same as typed.
+        columns: The options about tables.
     """
 
     paths: Sequence[Path]
-    table: ImportSettings
-    columns: str
+    columns: TableFlags
 
 
 def _fresh_records(
     fresh: _Fresh, gate: CalibrationArtifact, estimator: str | None, *, labels: bool = True
 ) -> tuple[RecordFile, str]:
     """The records that the fit did not use, with scores and labels, and the key of the scores."""
-    file, asked = open_pool(fresh.paths, fresh.table), nouns_of(gate).asked
+    file, asked = open_pool(fresh.paths, fresh.columns.settings), nouns_of(gate).asked
     key = None if estimator is None else stored_key(file.header.estimators, estimator, file.header.plan.bindings)
     n = len(file.records)
     file, key = prepared(file, gate, key, labels=labels)
@@ -169,7 +167,7 @@ def _test_gate(
     if not refuted:
         finish([], f"calibrate report {listed([path])}")
         return False
-    finish([], *result.remedies(fresh_command(artifact, key, fresh.paths, path, fresh.columns)))
+    finish([], *result.remedies(fresh_command(artifact, key, fresh.paths, path, fresh.columns.typed)))
     for each in fresh.paths:
         for missing in _unwritten(each, artifact, key):
             print_line(f"Before that, as it was done in memory only: {missing}")
@@ -225,7 +223,7 @@ def _compare_scores(
     else:
         _print_drift(alarm, state.n, left_out, nouns_of(artifact))
         flags = " ".join(f"--records {shlex.quote(str(each))}" for each in fresh.paths)
-        finish([], f"calibrate audit {flags}{fresh.columns} --artifact {listed([path])} (needs labels)")
+        finish([], f"calibrate audit {flags}{fresh.columns.typed} --artifact {listed([path])} (needs labels)")
     return alarm is not None
 
 

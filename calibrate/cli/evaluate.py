@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from guardrail.items.spec import ITEMS
 from guardrail.notebook import percent
 
 from ..data.progress import bar
+from ..data.records import RecordFile
 from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.evaluate import FEW_NOTE, FIGURES, OF_ITEMS, SHORT, csv_text, few, meaning
 from ..evaluation.grid import EvaluationGrid, evaluate_grid, keys_of, sources
@@ -26,7 +27,7 @@ from ..spec_syntax import parse_rule
 from .frame.app import command
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided, warn_unlike
 from .frame.items import refuse_with_items
-from .frame.options import CutOption, ItemsOption, MapOption, RightOption, table_flags, table_settings
+from .frame.options import CutOption, ItemsOption, MapOption, RightOption, TableFlags
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
@@ -96,20 +97,20 @@ def evaluate(
         estimator = [ITEMS]
     if rule and (form or figure):
         raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
-    files = open_files(records, table_settings(map, right, cut))
+    columns = TableFlags(map, right, cut)
+    files = open_files(records, columns.settings)
     for file in files:
         warn_undecided(file)
     pools = sources(files, apart=apart)
     for pool in pools:
         warn_repeated(pool.file)
     keys = keys_of(pools[0], estimator)
-    alphas, sizes, smallest = alpha or [], n_calibration or [], min(len(pool.records) for pool in pools)
     names = [name for name in TABLES if name in (form or ()) or Form.ALL in (form or ())]
-    if figure is not None:
-        names.append(FIGURE)
-    asked = {name: experiment(name, smallest, alphas=alphas, sizes=sizes) for name in names}
-    methods, usual = (compared_rules("item"), ITEM_ALPHAS) if items else (METHODS, (ALPHA,))
-    own = Experiment([parse_rule(text) for text in rule or ()] or methods, alphas or usual, sizes, every_score=True)
+    names += [] if figure is None else [FIGURE]
+    smallest = min(len(pool.records) for pool in pools)
+    asked = {name: experiment(name, smallest, alphas=alpha or (), sizes=n_calibration or ()) for name in names} or {
+        "": _own_experiment(rule, alpha, n_calibration, items=items)
+    }
     grids = {
         name: evaluate_grid(
             pools,
@@ -123,29 +124,30 @@ def evaluate(
             cluster_by_group=cluster_by_group,
             shown=lambda title: bar(console, title, "splits"),
         )
-        for name, each in (asked or {"": own}).items()
+        for name, each in asked.items()
     }
     for name, grid in grids.items():
         if name != FIGURE:
-            _print_table(
-                grid, TABLES.get(name, "Rules"), names=not (rule or items), figures=OF_ITEMS if items else None
-            )
+            figures = OF_ITEMS if items else None
+            _print_table(grid, TABLES.get(name, "Rules"), names=not (rule or items), figures=figures)
     several = any(len({cell.estimator for cell in grid.cells}) > 1 for grid in grids.values())
     if several:
         print_line(SELECTING, "yellow")
     if not apart:
         warn_unlike(files, keys[0])
-    rows = [{"table": name} | row if name else row for name, grid in grids.items() for row in grid.table()]
-    content = {name: grid.model_dump(mode="json") for name, grid in grids.items()}
-    written = _write(csv_path, json_path, rows, content.get("", content))
-    if figure is not None:
-        figure.parent.mkdir(parents=True, exist_ok=True)
-        figure.write_bytes(_figure(grids[FIGURE]).png)
-        written.append(figure)
-    named = len(pools[0].file.header.whole_answer_keys) > 1
-    score = " --items" if items else f" --score {_following(next(iter(grids.values())), several)}" if named else ""
-    columns = table_flags(map, right, cut)
-    finish(written, f"calibrate fit {pools[0].file.typed}{columns}{score} --alpha {(alphas or [0.1])[0]:g}")
+    score = " --items" if items else _score_to_fit(pools[0].file, next(iter(grids.values())), several=several)
+    following = f"calibrate fit {pools[0].file.typed}{columns.typed}{score} --alpha {alpha[0] if alpha else 0.1:g}"
+    finish(_write(grids, csv_path, json_path, figure), following)
+
+
+def _own_experiment(
+    rules: Sequence[str] | None, alphas: Sequence[float] | None, sizes: Sequence[int] | None, *, items: bool
+) -> Experiment:
+    """The comparison of these rules, or of the usual ones, with every score."""
+    usual, usual_alphas = (compared_rules("item"), ITEM_ALPHAS) if items else (METHODS, (ALPHA,))
+    return Experiment(
+        [parse_rule(text) for text in rules or ()] or usual, alphas or usual_alphas, sizes or (), every_score=True
+    )
 
 
 def _figure(grid: EvaluationGrid) -> Figure:
@@ -179,18 +181,32 @@ def _has_room() -> bool:
     return not console.is_terminal or console.width >= 100
 
 
-def _following(grid: EvaluationGrid, several: bool) -> str:
-    """The estimator to fit with: auto if possible, since the best of several looks too good on these questions."""
+def _score_to_fit(file: RecordFile, grid: EvaluationGrid, *, several: bool) -> str:
+    """The flag of the score to fit with, where a file has several.
+
+    It is auto if possible, since the best of several looks too good on these questions.
+    """
+    if len(file.header.whole_answer_keys) < 2:
+        return ""
     best = grid.ranked[0]
-    return AUTO if several and best.evaluation.n * SHARE >= FEWEST else shlex.quote(best.estimator)
+    is_auto = several and best.evaluation.n * SHARE >= FEWEST
+    return f" --score {AUTO if is_auto else shlex.quote(best.estimator)}"
 
 
-def _write(csv_path: Path | None, json_path: Path | None, rows: list[dict[str, Any]], content: Any) -> list[Path]:
-    written = []
-    for path in (csv_path, json_path):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            text = csv_text(rows) if path is csv_path else json.dumps(content, indent=1) + "\n"
-            path.write_text(text, encoding="utf-8", newline="")
-            written.append(path)
-    return written
+def _write(
+    grids: Mapping[str, EvaluationGrid], csv_path: Path | None, json_path: Path | None, figure: Path | None
+) -> list[Path]:
+    """Write the rows of all tables, everything as JSON, and the figure, where a path is given; returns the paths."""
+    contents: list[tuple[Path, bytes]] = []
+    if csv_path is not None:
+        rows = [{"table": name} | row if name else row for name, grid in grids.items() for row in grid.table()]
+        contents.append((csv_path, csv_text(rows).encode()))
+    if json_path is not None:
+        content = {name: grid.model_dump(mode="json") for name, grid in grids.items()}
+        contents.append((json_path, json.dumps(content.get("", content), indent=1).encode() + b"\n"))
+    if figure is not None:
+        contents.append((figure, _figure(grids[FIGURE]).png))
+    for path, data in contents:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return [path for path, _ in contents]

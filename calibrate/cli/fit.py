@@ -37,12 +37,11 @@ from .frame.options import (
     ItemsOption,
     MapOption,
     RightOption,
+    TableFlags,
     WithoutFailedOption,
     chosen_estimator,
     flags_under,
     share_or_smallest,
-    table_flags,
-    table_settings,
 )
 from .frame.terminal import finish
 from .frame.verdicts import (
@@ -117,8 +116,7 @@ def fit(
         groups="cluster" if cluster_by_group else "category",
         test_fraction=test_fraction,
         test=test or (),
-        table=table_settings(map, right, cut),
-        columns=table_flags(map, right, cut),
+        columns=TableFlags(map, right, cut),
         settings=FitSettings({} if cap is None else {"cap": cap}, "all" if count_repeats else "once", without_failed),
         few=few,
         trust_labels=trust_labels or human_labels is not None,
@@ -126,24 +124,17 @@ def fit(
     if cascade:
         _fit_cascade(job)
     elif human_labels is not None:
-        if rule or by or cluster_by_group or test or test_fraction:
-            raise UsageError(
-                "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
-                "--test-fraction, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
-            )
-        _conclude(_fit_with_people(job, human_labels))
+        _conclude(_fit_with_people(job, human_labels, by))
     elif by is not None:
-        if cluster_by_group:
-            raise UsageError(
-                "groups are kinds (--by group) or clusters (--cluster-by-group). Leave out one of the two."
-            )
-        _fit_by_group(job, _by(by))
+        _fit_by_group(job, _by(job, by))
     else:
         _conclude(fit_by_rule(job))
 
 
-def _by(text: str) -> ByGroup:
+def _by(job: FitJob, text: str) -> ByGroup:
     """The settings of --by, as "group:min_labels=20,share=each,others=abstain"."""
+    if job.groups == "cluster":
+        raise UsageError("groups are kinds (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
     name, settings = parse_rule(text)
     try:
         by, wrong = ByGroup(**settings), "" if name == "group" else f"got {name!r}"
@@ -161,8 +152,13 @@ def _conclude(fitted: Fitted) -> None:
     conclude(fitted.written, fitted.text, fitted.report)
 
 
-def _fit_with_people(job: FitJob, labels: Path) -> Fitted:
+def _fit_with_people(job: FitJob, labels: Path, by: str | None) -> Fitted:
     """Fit on a judge's labels of all records and people's of a random sample, which is kept."""
+    if job.rule or by or job.groups == "cluster" or job.test or job.test_fraction:
+        raise UsageError(
+            "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
+            "--test-fraction, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
+        )
     if job.scores == [AUTO]:
         raise UsageError(
             "--score auto chooses on a random part of the labels, and --human-labels reads all of them. Name an "

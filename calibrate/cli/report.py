@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +25,7 @@ from ..scoring.names import stored_key
 from .frame.app import command
 from .frame.files import keep_inputs, open_pool
 from .frame.next_commands import fit_flags, fresh_command, listed
-from .frame.options import CutOption, MapOption, RightOption, chosen_estimator, table_flags, table_settings
+from .frame.options import CutOption, MapOption, RightOption, TableFlags, chosen_estimator
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_cascade, print_facts, print_more, print_router, print_verdict
 
@@ -81,46 +83,75 @@ def report(
             f"a {loaded.kind} has no page. Say it in words: calibrate report {listed([artifact])}, or save one of its "
             f"artifacts ({of_one} in Python)."
         )
-    table, columns = table_settings(map, right, cut), table_flags(map, right, cut)
-    file, test_file = open_pool(records, table), open_pool(test, table) if test else None
-    key = estimator_of(file, loaded, estimator)
+    page = _Page(records, test or (), artifact, out, TableFlags(map, right, cut))
+    conclude(*_write_page(loaded, page, estimator, splits), f"open {out} in a browser")
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The files of a page, as a user named them, and the options about tables."""
+
+    records: Sequence[Path]
+    test: Sequence[Path]
+    artifact: Path
+    out: Path
+    columns: TableFlags
+
+    def command(self) -> str:
+        """The command that writes the page."""
+        tested = "".join(f" --test {listed([path])}" for path in self.test)
+        return (
+            f"calibrate report {listed(self.records)} --artifact {listed([self.artifact])}{self.columns.typed}{tested} "
+            f"--out {listed([self.out])}"
+        )
+
+    def fit_command(self, artifact: CalibrationArtifact, key: str, n_left_out: int) -> list[str]:
+        """The command that makes the artifact, if these files and the artifact tell all of it.
+
+        A custom rule, people's labels and the seed of a test part that was kept out are not in the artifact.
+        """
+        n_chosen_on = 0 if artifact.data.choice is None else artifact.data.choice.n
+        if n_left_out > n_chosen_on or artifact.outcome.rule not in RULES:
+            return []
+        flags = f"{self.columns.typed} {fit_flags(artifact, key)} --out {listed([self.artifact])}"
+        return [f"calibrate fit {listed(self.records)}{flags}"]
+
+
+def _write_page(
+    artifact: CalibrationArtifact, page: _Page, estimator: str | None, splits: int
+) -> tuple[list[Path], sentences.VerdictText]:
+    """Write the page and print what the test part says; returns the files, and the verdict in words."""
+    file = open_pool(page.records, page.columns.settings)
+    test_file = open_pool(page.test, page.columns.settings) if page.test else None
+    key = estimator_of(file, artifact, estimator)
     for each in (file, test_file):
         if each is not None:
-            require_same(loaded, each, key)
-    parts = parts_of(loaded, file.records, key, () if test_file is None else test_file.records)
-    here = 0 if test else len(parts.test)
-    if (extra := sentences.not_fitted_on(parts.n_left_out, here)) is not None:
+            require_same(artifact, each, key)
+    test = () if test_file is None else test_file.records
+    parts = parts_of(artifact, file.records, key, test)
+    n_tested_here = 0 if page.test else len(parts.test)
+    if (extra := sentences.not_fitted_on(parts.n_left_out, n_tested_here)) is not None:
         print_line(extra, "yellow")
-    files, name, tested = (
-        listed(records),
-        listed([artifact]),
-        "".join(f" --test {listed([path])}" for path in test or ()),
-    )
-    commands = [f"calibrate report {files} --artifact {name}{columns}{tested} --out {listed([out])}"]
-    chosen_on = 0 if loaded.data.choice is None else loaded.data.choice.n
-    # A custom rule, people's labels and the seed of a part that was kept out are not in the artifact.
-    if parts.n_left_out + here <= chosen_on and loaded.outcome.rule in RULES:
-        commands.insert(0, f"calibrate fit {files}{columns} {fit_flags(loaded, key)} --out {name}")
     # A part of the record file that was kept out of the fit is not a file.
-    alone = fresh_command(loaded, key, test, artifact, columns) if test else ALONE
+    alone = fresh_command(artifact, key, page.test, page.artifact, page.columns.typed) if page.test else ALONE
     with bar(console, "writing the report", "splits") as progress:
         written = write_report(
-            out,
-            loaded,
+            page.out,
+            artifact,
             file.records,
             estimator=key,
-            test=() if test_file is None else test_file.records,
+            test=test,
             splits=splits,
-            commands=commands,
+            commands=[*page.fit_command(artifact, key, parts.n_left_out + n_tested_here), page.command()],
             alone=alone,
             progress=progress,
         )
-    audited = audit(loaded, parts.test, key) if parts.test else None
-    text = sentences.verdict_text(loaded, audited, alone, sentences.Found(files))
+    audited = audit(artifact, parts.test, key) if parts.test else None
+    text = sentences.verdict_text(artifact, audited, alone, sentences.Found(listed(page.records)))
     if audited is not None:
         print_verdict(text)
         print_more(text)
-    conclude(written, text, f"open {out} in a browser")
+    return written, text
 
 
 def _say(artifact: Artifact, path: Path, *, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
 from ...binding import refuse_fitted
-from ...data.formats import ImportSettings, is_table
+from ...data.formats import is_table
 from ...data.records import Record, RecordFile, write_records
 from ...data.split import Groups, one_per_question, split
 from ...evaluation.audit import audit, refuse_untestable
@@ -26,7 +26,7 @@ from ...scoring.scores import refuse_failed
 from .files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
 from .labels import print_structured, refuse_broken
 from .next_commands import fresh_command, listed
-from .options import chosen_estimator
+from .options import TableFlags, chosen_estimator
 from .terminal import print_line
 from .verdicts import print_choice, print_fitted
 
@@ -35,7 +35,7 @@ __all__ = ["FitJob", "Fitted", "Opened", "cut_records", "finish_fit", "fit_by_ru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitJob:
-    """What a fit is asked for; the fields are the options of the command, and ``columns`` those of tables as typed."""
+    """What a fit is asked for; the fields are the options of the command."""
 
     records: Sequence[Path]
     out: Path
@@ -46,8 +46,7 @@ class FitJob:
     groups: Groups
     test_fraction: float = 0.0
     test: Sequence[Path] = ()
-    table: ImportSettings = field(default_factory=ImportSettings)
-    columns: str = ""
+    columns: TableFlags = field(default_factory=TableFlags)
     settings: FitSettings
     few: bool
     trust_labels: bool
@@ -117,7 +116,7 @@ def open_records(job: FitJob, beside: Path | None, *others: Path) -> Opened:
     if len(job.scores) > 1:
         raise UsageError(f"give one score, got {len(job.scores)}. Several are for --cascade, one a stage.")
     keep_inputs([*job.records, *job.test, *others, *job.scores], [job.out], derived=beside)
-    files = open_files(job.records, job.table)
+    files = open_files(job.records, job.columns.settings)
     file = pool_of(files)
     refuse_few(file, allowed=job.few)
     named = job.scores[0] if job.scores else None
@@ -134,7 +133,7 @@ def open_records(job: FitJob, beside: Path | None, *others: Path) -> Opened:
 def cut_records(job: FitJob, file: RecordFile) -> tuple[Sequence[Record], RecordFile | None]:
     """The records of the fit, and those to test on, which count equal questions as the fit does."""
     if job.test:
-        return file.records, open_pool(job.test, job.table)
+        return file.records, open_pool(job.test, job.columns.settings)
     if job.kept_out is None:
         return file.records, None
     part, rest = split(file.records, test_fraction=job.test_fraction, seed=0, groups=job.groups)
@@ -180,11 +179,11 @@ def finish_fit(
     audited = None if test is None else audit(artifact, test.records, key, repeats=job.settings.repeats)
     kept_out = [test.path] if test is not None and beside is not None else []
     sources, tests, out = ([beside.path] if beside and test is None else job.records), kept_out or job.test, job.out
-    report = f"calibrate report {listed(sources)}{job.columns} --artifact {listed([out])}"
+    report = f"calibrate report {listed(sources)}{job.columns.typed} --artifact {listed([out])}"
     found = Found.of(
         opened.file, key, part, records=listed(sources), doubtful=_doubtful_labels(artifact, part, key, report)
     )
-    alone = fresh_command(artifact, key, tests, out, "" if kept_out else job.columns)
+    alone = fresh_command(artifact, key, tests, out, "" if kept_out else job.columns.typed)
     text = print_fitted(artifact, part, audited, alone, found)
     if artifact.calibration.group is not None:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,12 +36,11 @@ __all__ = [
     "RewriteOption",
     "RightOption",
     "SetOption",
+    "TableFlags",
     "WithoutFailedOption",
     "chosen_estimator",
     "flags_under",
     "share_or_smallest",
-    "table_flags",
-    "table_settings",
 ]
 
 
@@ -89,17 +89,26 @@ CutOption = Annotated[
 ]
 
 
-def table_settings(map: list[str] | None, right: list[str] | None, cut: float | None) -> ImportSettings:
-    """What a command is told about the columns of a table."""
-    return ImportSettings(columns=parse_map(map or ()), right=tuple(right or ()), cut=cut)
+@dataclass(frozen=True, slots=True)
+class TableFlags:
+    """The options about the columns of a table, as a user gave them."""
 
+    map: Sequence[str] | None = None
+    right: Sequence[str] | None = None
+    cut: float | None = None
 
-def table_flags(map: list[str] | None, right: list[str] | None, cut: float | None) -> str:
-    """The same as typed, for a command that is shown; begins with a space if it is not empty."""
-    flags = [*(("--map", each) for each in map or ()), *(("--right", each) for each in right or ())]
-    if cut is not None:
-        flags.append(("--cut", f"{cut:g}"))
-    return "".join(f" {name} {shlex.quote(value)}" for name, value in flags)
+    @property
+    def settings(self) -> ImportSettings:
+        """What they say, for a reader of tables."""
+        return ImportSettings(columns=parse_map(self.map or ()), right=tuple(self.right or ()), cut=self.cut)
+
+    @property
+    def typed(self) -> str:
+        """The options for a command that is shown, beginning with a space; empty without them."""
+        flags = [*(("--map", each) for each in self.map or ()), *(("--right", each) for each in self.right or ())]
+        if self.cut is not None:
+            flags.append(("--cut", f"{self.cut:g}"))
+        return "".join(f" {name} {shlex.quote(value)}" for name, value in flags)
 
 
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]
