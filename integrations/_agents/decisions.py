@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, Discriminator, TypeAdapter
+from pydantic import AfterValidator, TypeAdapter
 from typing_extensions import TypedDict
 
 from guardrail.bindings import arguments_fault
@@ -31,7 +31,6 @@ __all__ = [
     "Action",
     "Decision",
     "DecisionType",
-    "Lapse",
     "answer_schema",
     "check_decision_types",
     "checked",
@@ -65,12 +64,6 @@ def _unbroken(text: str) -> str:
     return text
 
 
-def _nonempty(text: str) -> str:
-    if not text.strip():
-        raise ValueError('the text is empty; to give nothing, use "reject"')
-    return _unbroken(text)
-
-
 def _plain(args: dict[str, Any]) -> dict[str, Any]:
     fault = json_fault(args, packed=True)
     if fault is not None:
@@ -79,67 +72,35 @@ def _plain(args: dict[str, Any]) -> dict[str, Any]:
 
 
 Text = Annotated[str, AfterValidator(_unbroken)]
-Said = Annotated[str, AfterValidator(_nonempty)]
-Args = Annotated[dict[str, Any], AfterValidator(_plain)]
-
-
-class Approve(TypedDict):
-    """Give out, or run, exactly what was judged."""
-
-    type: Literal["approve"]
 
 
 class Action(TypedDict):
     """A tool call, or ``{"name": "answer", "args": {"text": ...}}``."""
 
     name: str
-    args: Args
+    args: Annotated[dict[str, Any], AfterValidator(_plain)]
 
 
-class Edit(TypedDict):
-    """Give out, or run, this instead."""
+class Decision(TypedDict):
+    """A person's decision about one call or answer, in the shapes of LangChain's ``HumanInTheLoopMiddleware``."""
 
-    type: Literal["edit"]
-    edited_action: Action
+    type: DecisionType | Literal["lapse"]
+    """"approve": give out, or run, exactly what was judged. "edit": give out, or run, ``edited_action`` instead.
+    "reject": give out, or run, nothing. "respond": the person's own ``message``, to the user or to the model in place
+    of the tool's result. "answer" (about calls only): the person answers the user with ``message``, so no call of the
+    message runs and the agent's turn ends. "lapse": nobody decided, or the decision cannot be carried out, for the
+    reason in ``message``: nothing goes out, or runs. Programs take it, people do not; it is always allowed."""
+    edited_action: NotRequired[Action]
+    """Of "edit": another text, or the same tool with other arguments."""
     text: NotRequired[Text]
-    """Beside tool calls: the text that the user reads; without it the model's own text stays."""
-
-
-class Reject(TypedDict):
-    """Give out, or run, nothing."""
-
-    type: Literal["reject"]
+    """Of "edit", beside tool calls: the text that the user reads; without it the model's own text stays."""
     message: NotRequired[Text]
-    """Why a call was rejected, for the model. The user gets the text of an abstention in place of a rejected answer."""
+    """See ``type``. Of "reject": the reason why a call was rejected, for the model. The user gets the text of an
+    abstention in place of a rejected answer."""
 
 
-class Respond(TypedDict):
-    """The person's own answer: to the user, or to the model in place of the tool's result."""
-
-    type: Literal["respond"]
-    message: Said
-
-
-class Answer(TypedDict):
-    """About tool calls: the person answers the user, so no call of the message runs and the agent's turn ends."""
-
-    type: Literal["answer"]
-    message: Said
-
-
-class Lapse(TypedDict):
-    """No decision, or a decision that cannot be carried out: nothing goes out, or runs.
-
-    Always possible, even if it is not an allowed decision: programs take it, people do not.
-    """
-
-    type: Literal["lapse"]
-    message: Said
-    """As for a rejection."""
-
-
-Decision = Approve | Edit | Reject | Respond | Answer | Lapse
-"""The shapes of LangChain's ``HumanInTheLoopMiddleware``, one that ends the turn, and one for a missing decision."""
+_NEEDED = {"edit": "edited_action", "respond": "message", "answer": "message", "lapse": "message"}
+"""What a decision must have beside its type."""
 
 
 def answer_schema(request: Mapping[str, Any]) -> type[dict[str, Any]]:
@@ -148,8 +109,7 @@ def answer_schema(request: Mapping[str, Any]) -> type[dict[str, Any]]:
     ``content`` beside them is an optional digest of the decided message, which `ReviewBridge` adds.
     """
     make: Any = TypedDict  # the check depends on the request, so the type is made here
-    decision = Annotated[Decision, Discriminator("type")]
-    several = Annotated[list[decision], AfterValidator(partial(_fitting, request))]
+    several = Annotated[list[Decision], AfterValidator(partial(_fitting, request))]
     schema: type[dict[str, Any]] = make("ReviewResponse", {"decisions": several, "content": NotRequired[str]})
     return schema
 
@@ -159,7 +119,7 @@ def checked(answer: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, 
     return TypeAdapter(answer_schema(request)).validate_python(dict(answer))
 
 
-def _fitting(request: Mapping[str, Any], decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _fitting(request: Mapping[str, Any], decisions: list[Decision]) -> list[Decision]:
     """Check that there is one allowed decision for each target, and that each edit can be carried out."""
     actions, allowed = request["action_requests"], request["review_configs"][0]["allowed_decisions"]
     if len(decisions) != len(actions):
@@ -168,7 +128,12 @@ def _fitting(request: Mapping[str, Any], decisions: list[dict[str, Any]]) -> lis
         kind, name = decision["type"], asked["name"]
         if kind not in (*allowed, "lapse"):
             raise ValueError(f"the decision {kind!r} about {name!r} is not allowed. Allowed are {', '.join(allowed)}")
-        if kind == "edit" and request["kind"] == "answer":
+        needed = _NEEDED.get(kind)
+        if needed is not None and needed not in decision:
+            raise ValueError(f"the decision {kind!r} about {name!r} has no {needed!r}")
+        if needed == "message":
+            _check_said(decision["message"])
+        elif kind == "edit" and request["kind"] == "answer":
             _check_text(decision["edited_action"])
         elif kind == "edit":
             _check_arguments(decision["edited_action"], asked, request["schemas"].get(name))
@@ -188,7 +153,12 @@ def _check_text(action: Action) -> None:
             f'the edit of an answer has the name "answer" and the arguments {{"text": "..."}} and no others, got '
             f"{action['name']!r} with {sorted(args)}"
         )
-    _nonempty(args["text"])
+    _check_said(_unbroken(args["text"]))
+
+
+def _check_said(text: str) -> None:
+    if not text.strip():
+        raise ValueError('the text is empty; to give nothing, use "reject"')
 
 
 def _check_arguments(action: Action, asked: Mapping[str, Any], schema: Mapping[str, Any] | None) -> None:
