@@ -15,6 +15,7 @@ import logging
 import math
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import sys
@@ -32,6 +33,8 @@ from ._gateway.app import Gateway
 from ._gateway.config import Config, load_config, new_key
 from ._gateway.health import news
 
+_uvicorn = require("uvicorn", extra="serve")
+
 __all__ = ["Gateway", "add_arguments", "load_config", "run"]
 
 WORKER = "GUARDRAIL_WORKER"
@@ -39,6 +42,19 @@ WORKER = "GUARDRAIL_WORKER"
 LAST = 5
 """Seconds after the grace time in which the server still sends replies."""
 log = logging.getLogger("guardrail")
+
+
+FLAGS: dict[str, tuple[str, str, str]] = {
+    "upstream": ("upstream.url", "URL", "root of the model's API"),
+    "model": ("upstream.model", "NAME", "name of the model there, and here"),
+    "artifact": ("artifact", "FILE", "the calibration artifact"),
+    "mode": ("mode", "WORD", "guard (default), or observe: measure behind the answers"),
+    "settings": ("settings", "WORD", "clients' other sampling settings: usual, replace, refuse"),
+    "on_abstain": ("on_abstain", "WORD", "what clients get: message (default), error, ticket"),
+    "finish_reason": ("finish_reason", "WORD", "of an abstention: content_filter (default), stop"),
+    "scorer": ("scorer", "NAME", "MODULE:NAME of the scorer, for an artifact of your own score"),
+}
+"""Flags of a gateway without a file: the setting of its one model, the placeholder and the help of each."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,21 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "The key of the upstream comes from OPENAI_API_KEY, or from the configuration."
     )
     one = parser.add_argument_group("one model, without a file")
-    one.add_argument("--upstream", metavar="URL", help="root of the model's API")
-    one.add_argument("--model", metavar="NAME", help="name of the model there, and here")
-    one.add_argument("--artifact", metavar="FILE", help="the calibration artifact")
-    for name, text in (
-        ("--mode", "guard (default), or observe: measure behind the answers"),
-        ("--settings", "clients' other sampling settings: usual, replace, refuse"),
-        ("--on-abstain", "what clients get: message (default), error, ticket"),
-        ("--finish-reason", "of an abstention: content_filter (default), stop"),
-    ):
-        one.add_argument(name, metavar="WORD", help=text)
-    one.add_argument("--scorer", metavar="NAME", help="MODULE:NAME of the scorer, for an artifact of your own score")
+    for name, (_, metavar, text) in FLAGS.items():
+        one.add_argument(_flag(name), metavar=metavar, help=text)
     one.add_argument("--reviews", metavar="STORE", help="review store: SQLite path or postgresql:// URL")
     one.add_argument(
         "--set",
         action="append",
+        default=[],
         metavar="NAME=VALUE",
         help="another setting of the model in the file: probe=off, upstream.allow_http=true",
     )
@@ -97,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         shown = gateway.config.model_dump_json(indent=1, exclude_defaults=True)
         _print(shown, *_promises(gateway), "The configuration and its artifacts are valid.")
     elif arguments.workers == 1:
-        _serve(require("uvicorn", extra="serve"), gateway)
+        _serve(gateway)
     else:
         _supervise(arguments, gateway)
     return 0
@@ -113,54 +121,43 @@ def _gateway(arguments: argparse.Namespace) -> Gateway:
     return gateway
 
 
-ONE_MODEL = ("artifact", "mode", "settings", "on_abstain", "finish_reason", "scorer")
-"""Flags that are settings of the one model of a gateway without a file."""
-
-
 def _configured(arguments: argparse.Namespace) -> Config:
     """The configuration of the file or of the flags; ``--host`` and ``--port`` override the file."""
     given = {name: value for name, value in vars(arguments).items() if value is not None}
-    address: dict[str, Any] = {name: given[name] for name in ("host", "port") if name in given}
-    own = [name for name in ("upstream", "model", *ONE_MODEL, "reviews", "set") if name in given]
+    shared = {name: given[name] for name in ("host", "port", "reviews") if name in given}
     if arguments.config is not None:
-        if own:
+        if own := [name for name in (*FLAGS, "reviews", "set") if given.get(name)]:
             flags = ", ".join(map(_flag, own))
             raise UsageError(f"{flags}: for a gateway without --config. Leave them out, and set them in the file.")
         content = load_config(arguments.config).model_dump(exclude_unset=True)
-        return Config.checked({**content, **address}, str(arguments.config))
+        return Config.checked({**content, **shared}, str(arguments.config))
     if not {"upstream", "model"} <= given.keys():
         raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
-    model = arguments.model
-    alias = {name: given[name] for name in ONE_MODEL if name in given}
-    alias["upstream"] = {"url": arguments.upstream, "model": model}
-    places: dict[tuple[str | int, ...], str] = {
-        ("models", model, name): _flag(name) for name in (*ONE_MODEL, "upstream")
-    }
-    places |= {(name,): _flag(name) for name in (*address, "reviews")}
-    for each in given.get("set", ()):
-        path, value = _setting(each)
-        section = alias if len(path) == 1 else alias.setdefault(path[0], {})
+    model, alias = arguments.model, dict[str, Any]()
+    places: dict[tuple[str | int, ...], str] = {(name,): _flag(name) for name in shared}
+    settings = [(setting, given[name], _flag(name)) for name, (setting, *_) in FLAGS.items() if name in given]
+    for setting, value, flag in (*settings, *map(_setting, arguments.set)):
+        first, *rest = setting.split(".")
+        section = alias.setdefault(first, {}) if rest else alias
         if not isinstance(section, dict):
-            raise UsageError(f"--set {each}: {path[0]} has no settings of its own.")
-        section[path[-1]] = value
-        places["models", model, *path] = f"--set {each.partition('=')[0]}"
-    reviews = {"reviews": given["reviews"]} if "reviews" in given else {}
-    return Config.checked({"version": 1, "models": {model: alias}, **reviews, **address}, "arguments", places)
+            raise UsageError(f"{flag}: {first} has no settings of its own.")
+        section[rest[0] if rest else first] = value
+        places.setdefault(("models", model, first), flag)
+    return Config.checked({"version": 1, "models": {model: alias}, **shared}, "arguments", places)
 
 
-def _setting(text: str) -> tuple[tuple[str, ...], Any]:
-    """The place and the value of ``--set NAME=VALUE``; the value is read as YAML.
+def _setting(text: str) -> tuple[str, Any, str]:
+    """The name and the value of ``--set NAME=VALUE``, read as YAML, and the flag in messages.
 
     Raises:
         UsageError: It is not of this form.
     """
     name, equals, value = text.partition("=")
-    path = tuple(name.strip().split("."))
-    if not equals or not all(path) or len(path) > 2:
+    if not equals or not re.fullmatch(r"\s*[^.]+(\.[^.]+)?", name):
         raise UsageError(f"--set needs NAME=VALUE or upstream.NAME=VALUE, got {text!r}.")
     yaml = require("yaml", extra="serve")
     try:
-        return path, yaml.safe_load(value)
+        return name.strip(), yaml.safe_load(value), f"--set {name}"
     except yaml.YAMLError as error:
         raise UsageError(f"--set {name}: {value!r} cannot be read as YAML. Quote it.") from error
 
@@ -241,51 +238,19 @@ def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socke
     os.environ[WORKER] = str(number)
     if arguments.verbose:
         show_details()
-    _serve(require("uvicorn", extra="serve"), _gateway(arguments), sockets)
+    _serve(_gateway(arguments), sockets)
 
 
-def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None = None) -> None:
-    config, supervisor = gateway.config, multiprocessing.parent_process()
+class Server(_uvicorn.Server):  # type: ignore[misc]
+    """Reports that it is no longer ready before it stops, and stops questions before their connections.
 
-    class Server(uvicorn.Server):  # type: ignore[misc]
-        """Reports that it is no longer ready before it stops, and stops questions before their connections."""
+    ``sockets`` are those of a worker, which ends with its supervisor; without them, the server opens its own.
+    """
 
-        loop: asyncio.AbstractEventLoop | None = None
-
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            leave = partial(super().handle_exit, sig, frame)
-            again = gateway.draining
-            gateway.drain()
-            if again or self.loop is None or not config.drain_delay:
-                leave()
-            else:  # a handler of a signal interrupts the loop anywhere
-                self.loop.call_soon_threadsafe(self.loop.call_later, config.drain_delay, leave)
-
-        async def shutdown(self, sockets: Any = None) -> None:
-            stopping = asyncio.create_task(gateway.stop())
-            await super().shutdown(sockets)
-            del stopping  # a task without a reference may be collected
-
-        async def on_tick(self, counter: int) -> bool:
-            if sockets is not None and supervisor is not None and not supervisor.is_alive():
-                self.should_exit = True
-            return bool(await super().on_tick(counter))
-
-        async def startup(self, sockets: Any = None) -> None:
-            self.loop = asyncio.get_running_loop()
-            try:
-                await super().startup(sockets)
-            except SystemExit as stopped:
-                if not isinstance(error := stopped.__context__, OSError):
-                    raise
-                why = f"{config.host}:{config.port} cannot be listened on: {error.strerror}. Give a free one by --port."
-                raise UsageError(why) from None
-            if sockets is None:
-                _announce(gateway, self.servers[0].sockets[0].getsockname()[1])
-
-    # No access log: it would hold addresses and paths, which name tickets. No proxy headers: any client can forge them.
-    server = Server(
-        uvicorn.Config(
+    def __init__(self, gateway: Gateway, sockets: list[socket.socket] | None) -> None:
+        config = gateway.config
+        # No access log: it would hold addresses and paths, which name tickets. No proxy headers: clients forge them.
+        settings = _uvicorn.Config(
             gateway,
             limit_concurrency=config.max_connections,
             host=config.host,
@@ -299,7 +264,47 @@ def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None =
             timeout_keep_alive=75,  # longer than a proxy in front keeps a connection
             timeout_graceful_shutdown=math.ceil(config.drain) + LAST,
         )
-    )
+        super().__init__(settings)
+        self._gateway, self._supervisor = gateway, None if sockets is None else multiprocessing.parent_process()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Stop at a second signal, or after the time in which a balancer learns of the first."""
+        leave, delay = partial(super().handle_exit, sig, frame), self._gateway.config.drain_delay
+        again = self._gateway.draining
+        self._gateway.drain()
+        if again or self._loop is None or not delay:
+            leave()
+        else:  # a handler of a signal interrupts the loop anywhere
+            self._loop.call_soon_threadsafe(self._loop.call_later, delay, leave)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Stop the questions while the connections are closed."""
+        stopping = asyncio.create_task(self._gateway.stop())
+        await super().shutdown(sockets)
+        del stopping  # a task without a reference may be collected
+
+    async def on_tick(self, counter: int) -> bool:
+        """Stop when the supervisor has ended."""
+        if self._supervisor is not None and not self._supervisor.is_alive():
+            self.should_exit = True
+        return bool(await super().on_tick(counter))
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Listen, and announce the address."""
+        self._loop, config = asyncio.get_running_loop(), self._gateway.config
+        try:
+            await super().startup(sockets)
+        except SystemExit as stopped:
+            if not isinstance(error := stopped.__context__, OSError):
+                raise
+            why = f"{config.host}:{config.port} cannot be listened on: {error.strerror}. Give a free one by --port."
+            raise UsageError(why) from None
+        if sockets is None:
+            _announce(self._gateway, self.servers[0].sockets[0].getsockname()[1])
+
+
+def _serve(gateway: Gateway, sockets: list[socket.socket] | None = None) -> None:
     # uvicorn logs this for each reply that broke off upstream, which the gateway has logged already, and a port in use.
     unfinished = "ASGI callable returned without completing response."
     logging.getLogger("uvicorn.error").addFilter(
@@ -307,7 +312,7 @@ def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None =
     )
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, lambda *_: gateway.reload())
-    server.run(sockets)
+    Server(gateway, sockets).run(sockets)
 
 
 def _announce(gateway: Gateway, port: object, *more: str) -> None:

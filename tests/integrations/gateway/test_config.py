@@ -153,7 +153,7 @@ def test_the_command_for_one_model(
 ) -> None:
     artifact = make_artifact(MODEL, threshold=0.1).save(tmp_path / "artifact.json")
     gateways: list[Gateway] = []
-    monkeypatch.setattr(gateway, "_serve", lambda uvicorn, served: gateways.append(served))
+    monkeypatch.setattr(gateway, "_serve", gateways.append)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
     single = ["serve", "--upstream", "http://127.0.0.1:1/v1", "--model", "m"]
     assert main([*single, "--artifact", str(artifact), "--port", "0"]) == 0

@@ -340,7 +340,7 @@ def test_clients_of_stopped_questions_are_answered(
 
     monkeypatch.setattr("uvicorn.Server.main_loop", ask_and_stop)
     with client:
-        serving = threading.Thread(target=_serve, args=(uvicorn, gateway), daemon=True)
+        serving = threading.Thread(target=_serve, args=(gateway,), daemon=True)
         serving.start()
         serving.join(20)
         assert not serving.is_alive()
@@ -374,7 +374,7 @@ def test_a_signal_to_stop_waits_until_a_balancer_knows(
         await main_loop(self)
 
     monkeypatch.setattr("uvicorn.Server.main_loop", stop_and_ask)
-    serving = threading.Thread(target=_serve, args=(uvicorn, gateway), daemon=True)
+    serving = threading.Thread(target=_serve, args=(gateway,), daemon=True)
     serving.start()
     serving.join(20)
     assert not serving.is_alive()
