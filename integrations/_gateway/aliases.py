@@ -36,12 +36,12 @@ from ..scorers import decision
 from .admission import may_use
 from .answers import GuardReply, all_or_nothing, failure, is_settled
 from .canary import Canary
-from .chat_requests import ChatRequest
 from .config import Alias, Key, Upstream
 from .errors import ApiError
 from .forwarding import Forwarding, Mask
 from .health import Health
 from .metrics import Metrics
+from .requests import ChatRequest
 
 __all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
 

@@ -18,13 +18,13 @@ from guardrail.sampling.replies import end_of, is_refusal, is_whole
 from guardrail.types import Unmeasured
 from guardrail.verdict import Reason, Verdict
 
-from .chat_requests import ChatRequest
 from .errors import AGAIN, FAULTS, ApiError, upstream_down
+from .requests import ChatRequest, Dialect
 
 __all__ = [
+    "CHAT",
     "GuardReply",
     "all_or_nothing",
-    "chunks",
     "completion",
     "failure",
     "headers_of",
@@ -228,6 +228,16 @@ def chunks(reply: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str,
     yield {**chunk({}, choice["finish_reason"]), **verdict}
     if request.include_usage:
         yield {**common, "choices": [], "usage": reply["usage"]}
+
+
+CHAT = Dialect(
+    "chat/completions",
+    translate=lambda fields, plan: {},
+    reply=lambda completion, body: dict(completion),
+    events=chunks,
+    error=lambda error: error.body,
+)
+"""OpenAI's chat completions."""
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------

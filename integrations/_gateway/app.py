@@ -35,10 +35,8 @@ from .admission import (
     refuse_other_types,
 )
 from .aliases import ALIAS, Asking, ServedAlias
-from .answers import GuardReply, completion, headers_of
-from .chat_requests import ChatRequest, read_request
+from .answers import CHAT, GuardReply, completion, headers_of
 from .config import Config, Key, load_config
-from .dialects import CHAT, Dialect
 from .errors import DOWN, FAULTS, ApiError, invalid, unavailable
 from .forwarding import CutError, Mask, passed_name
 from .health import Health, news
@@ -46,6 +44,7 @@ from .litellm_api import GUARDRAIL, PATH, call_of, is_answer, prompt_of, unknown
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
+from .requests import ChatRequest, Dialect, read_request
 from .responses import RESPONSES
 
 orjson = require("orjson", extra="serve")

@@ -14,8 +14,8 @@ from typing import Any
 from guardrail.plain_json import canonical_json
 
 from .._agents.calls import arguments_of
-from .dialects import Dialect, need, present
 from .errors import ApiError
+from .requests import Dialect, need, present
 
 __all__ = ["GUARDRAIL", "PATH", "call_of", "is_answer", "prompt_of", "unknown_call"]
 

@@ -31,10 +31,9 @@ from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from ..watcher import ObserveQueue, fate_of
 from .aliases import CREDENTIALS, ServedAlias
-from .chat_requests import DRAWING, bindings_of, drawing_fields, messages_of
-from .dialects import Dialect
 from .errors import ApiError
 from .health import Health
+from .requests import DRAWING, Dialect, bindings_of, drawing_fields, messages_of
 
 __all__ = ["Observing"]
 

@@ -12,8 +12,9 @@ from typing import Any
 from guardrail.types import SamplingPlan
 
 from .._openai.responses import call_item, message_item, stream_events, text_part, usage_of
-from .chat_requests import ChatRequest
-from .dialects import (
+from .errors import ApiError, invalid
+from .requests import (
+    ChatRequest,
     Dialect,
     content_of,
     function_call,
@@ -27,7 +28,6 @@ from .dialects import (
     text_of,
     tools_of,
 )
-from .errors import ApiError, invalid
 
 __all__ = ["RESPONSES"]
 

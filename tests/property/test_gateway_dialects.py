@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from guardrail.testing import make_artifact
 from integrations._gateway.admission import read_body
-from integrations._gateway.chat_requests import read_request
 from integrations._gateway.config import Alias, Upstream
 from integrations._gateway.errors import ApiError
 from integrations._gateway.messages import MESSAGES
+from integrations._gateway.requests import read_request
 from integrations._gateway.responses import RESPONSES
 from tests.integrations.gateway.conftest import MODEL
 

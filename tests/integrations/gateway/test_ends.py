@@ -12,9 +12,8 @@ from guardrail.errors import UnreadableReplyError
 from guardrail.sampling.replies import read_reply
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._gateway.answers import GuardReply, completion
-from integrations._gateway.chat_requests import ChatRequest
-from integrations._gateway.dialects import Dialect
 from integrations._gateway.messages import MESSAGES
+from integrations._gateway.requests import ChatRequest, Dialect
 from integrations._gateway.responses import RESPONSES
 from integrations._openai.replies import message_of
 
