@@ -124,7 +124,7 @@ def _gateway(arguments: argparse.Namespace) -> Gateway:
 def _configured(arguments: argparse.Namespace) -> Config:
     """The configuration of the file or of the flags; ``--host`` and ``--port`` override the file."""
     given = {name: value for name, value in vars(arguments).items() if value is not None}
-    shared = {name: given[name] for name in ("host", "port", "reviews") if name in given}
+    shared: dict[str, Any] = {name: given[name] for name in ("host", "port", "reviews") if name in given}
     if arguments.config is not None:
         if own := [name for name in (*FLAGS, "reviews", "set") if given.get(name)]:
             flags = ", ".join(map(_flag, own))
@@ -241,7 +241,7 @@ def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socke
     _serve(_gateway(arguments), sockets)
 
 
-class Server(_uvicorn.Server):  # type: ignore[misc]
+class Server(_uvicorn.Server):  # type: ignore[misc,name-defined]
     """Reports that it is no longer ready before it stops, and stops questions before their connections.
 
     ``sockets`` are those of a worker, which ends with its supervisor; without them, the server opens its own.
