@@ -13,8 +13,7 @@ from guardrail.review.candidates import CandidateRule, Population, ranked, shown
 from guardrail.uncertainty import from_spec
 from guardrail.verdict import Verdict
 
-from .correctness import BatchRule, CorrectnessRule
-from .data.progress import silent
+from .correctness import CorrectnessRule
 from .data.records import RecordFile
 from .fitting import DEFAULT_DELTA
 from .rules.certificate import upper_bound
@@ -81,9 +80,7 @@ def judge_candidates(
         (record, gate.decide(record.drawn)) for record in records if record.drawn is not None and record.references
     ]
     items = [(text, record.to_question()) for record, verdict in drawn for text, _ in shown_answers(verdict)]
-    # A judge that is a model is asked about many answers at once.
-    labelled = rule.label_all(items, silent) if isinstance(rule, BatchRule) else [rule.label(*item) for item in items]
-    answers = iter(labelled)
+    answers = iter(rule.label_all(items))
     judged: list[Judged] = []
     for record, verdict in drawn:
         # An undecided answer is not acceptable: leaving out its question would leave out the lists that miss most.

@@ -7,14 +7,13 @@ person or a model labels it.
 
 from __future__ import annotations
 
-from .base import BatchRule, CorrectnessRule, Label
+from .base import CorrectnessRule, Label
 from .chat_judge import ChatLabelJudge
 from .registry import available_rules, default_rule, label_file, label_records, labelled_by, make_rule
 from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls
 from .stated import Stated
 
 __all__ = [
-    "BatchRule",
     "ChatLabelJudge",
     "Contains",
     "CorrectnessRule",

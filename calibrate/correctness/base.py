@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar
 
 from guardrail.specs import CorrectnessSpec
 
-from ..data.progress import Progress
+from ..data.progress import Progress, silent
 from ..data.questions import Question
 
-__all__ = ["BatchRule", "CorrectnessRule", "Label", "rule_fact"]
+__all__ = ["CorrectnessRule", "Label"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +28,25 @@ class Label:
     detail: str = ""
 
 
-class CorrectnessRule(Protocol):
-    """Decides whether an answer is right.
+class CorrectnessRule(ABC):
+    """Decides whether an answer is right. A subclass defines ``spec`` and ``label``, and states what it reads."""
 
-    A class may state two facts about its rule; both are False where they are missing (`rule_fact`):
+    __slots__ = ()
 
-    * ``reads_tool_calls``: it is given an answer's tool calls as JSON, not the text beside them.
-    * ``compares_words``: it compares words, and misses which of them matter in JSON or in a tool call.
-    """
+    reads_tool_calls: ClassVar[bool] = False
+    """Whether it is given an answer's tool calls as JSON, not the text beside them."""
+    compares_words: ClassVar[bool] = False
+    """Whether it compares words, and misses which of them matter in JSON or in a tool call."""
 
     @property
+    @abstractmethod
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters: what the artifact stores."""
-        ...
 
+    @abstractmethod
     def label(self, answer: str, question: Question) -> Label:
         """Label one answer. ``question`` has at least one reference."""
-        ...
 
-
-@runtime_checkable
-class BatchRule(CorrectnessRule, Protocol):
-    """A rule that is faster on many answers at once, because it asks a model."""
-
-    def label_all(self, items: Sequence[tuple[str, Question]], progress: Progress) -> list[Label]:
-        """Label answers, in order. Every question has at least one reference."""
-        ...
-
-
-def rule_fact(rule: object, fact: Literal["reads_tool_calls", "compares_words"]) -> bool:
-    """Whether a rule or judge, or its class, states a fact about itself; see `CorrectnessRule`."""
-    return bool(getattr(rule, fact, False))
+    def label_all(self, items: Sequence[tuple[str, Question]], progress: Progress = silent) -> list[Label]:
+        """Label answers, in order; a rule that asks a model is faster on many at once."""
+        return [self.label(answer, question) for answer, question in items]

@@ -22,7 +22,7 @@ from guardrail.types import SampleSet, SamplingPlan
 
 from ..data.progress import Progress, silent
 from ..data.questions import Question
-from .base import Label
+from .base import CorrectnessRule, Label
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -51,7 +51,7 @@ def judge_messages(answer: str, question: Question) -> list[BaseMessage]:
     return [SystemMessage(_SYSTEM), HumanMessage(human)]
 
 
-class ChatLabelJudge:
+class ChatLabelJudge(CorrectnessRule):
     """Right iff a chat model says "yes" when asked whether the answer says the same as a reference.
 
     A reply that is neither yes nor no leaves the answer unlabelled, with the reply as the reason. So does a failed

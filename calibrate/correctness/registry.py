@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from guardrail.errors import UsageError
@@ -18,7 +18,7 @@ from ..data.record import NO_REFERENCE
 from ..data.records import Record, RecordFile, RecordHeader
 from ..data.table import AnswerKind, table_of
 from ..spec_syntax import parse_name
-from .base import BatchRule, CorrectnessRule, Label, rule_fact
+from .base import CorrectnessRule, Label
 from .chat_judge import ChatLabelJudge
 from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls
 from .stated import Stated
@@ -34,7 +34,7 @@ __all__ = [
     "structured_advice",
 ]
 
-RULES: dict[str, Callable[..., CorrectnessRule]] = {
+RULES: dict[str, type[CorrectnessRule]] = {
     "chat_judge": ChatLabelJudge,
     "contains": Contains,
     "exact": Exact,
@@ -133,10 +133,7 @@ def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Pr
             "label. Keep the labels they came with, or give labels by id (calibrate label --labels FILE)."
         )
     items = [(_text(r, rule), _compared(r)) for r in records if r.answer is not None and (r.references or r.rejected)]
-    if isinstance(rule, BatchRule):
-        labels = iter(rule.label_all(items, progress))
-    else:
-        labels = (rule.label(answer, question) for answer, question in items)
+    labels = iter(rule.label_all(items, progress))
     return [_labelled(record, labels) for record in records]
 
 
@@ -160,7 +157,7 @@ def _text(record: Record, rule: CorrectnessRule) -> str:
     assert record.drawn is not None, "only answers that were drawn are labelled"
     assert record.drawn.primary is not None, "only answers that were drawn are labelled"
     primary = record.drawn.primary
-    return primary.comparable if rule_fact(rule, "reads_tool_calls") else primary.text
+    return primary.comparable if rule.reads_tool_calls else primary.text
 
 
 def _compared(record: Record) -> Question:
@@ -206,12 +203,12 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
         return []
     none_right = 0 in labels and 1 not in labels
     rule_class = RULES.get(rule)  # None for labels that people gave
-    of_words = rule_fact(rule_class, "compares_words")
-    of_texts = rule_class is not None and not rule_fact(rule_class, "reads_tool_calls")
+    of_words = rule_class is not None and rule_class.compares_words
+    of_texts = rule_class is not None and not rule_class.reads_tool_calls
     advice = []
     if kind == "JSON objects" and (of_words or (none_right and of_texts)):
         advice.append(f"{_compares_words(kind, 'rule', rule)} {_use(kind)}")
-    if kind == "JSON objects" and rule_fact(JUDGES.get(judge or ""), "compares_words"):
+    if kind == "JSON objects" and judge in JUDGES and JUDGES[judge].compares_words:
         better = "Score with judge json: --score semantic_entropy:json."
         advice.append(f"{_compares_words(kind, 'judge', str(judge))} {better}")
     if kind == "tool calls" and of_texts:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JsonJudge, ToolCallJudge, normalise
@@ -32,7 +32,7 @@ from guardrail.specs import CorrectnessSpec
 from guardrail.types import Bindings
 
 from ..data.questions import Question, reference_label
-from .base import Label
+from .base import CorrectnessRule, Label
 
 __all__ = [
     "Contains",
@@ -47,18 +47,15 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
+class Exact(CorrectnessRule):
     """Right iff the normalised answer equals a normalised reference (in prose, case and punctuation do not count).
 
     Formulas and code are compared as written: "C++" is not "C#" and "$50" not "50"; see `guardrail.judges.words`.
     """
 
-    compares_words: ClassVar[bool] = True
+    compares_words = True
 
-    @property
-    def spec(self) -> CorrectnessSpec:
-        """Name, version and parameters."""
-        return CorrectnessSpec(name="exact", version=6, params={})
+    spec = CorrectnessSpec(name="exact", version=6, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""
@@ -66,7 +63,7 @@ class Exact:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenF1:
+class TokenF1(CorrectnessRule):
     """Right iff token-F1 with a reference is at least ``threshold`` and nothing tells the two apart.
 
     F1 over all words is the paper's rule for open answers (0.5). It counts words and is blind to which: to it "not in
@@ -79,7 +76,7 @@ class TokenF1:
         threshold: Smallest F1 that counts as right, in (0, 1].
     """
 
-    compares_words: ClassVar[bool] = True
+    compares_words = True
 
     threshold: float = 0.5
 
@@ -115,7 +112,7 @@ def _f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Contains:
+class Contains(CorrectnessRule):
     """Right iff a sentence of the answer contains a reference: its normalised words, whole and in order.
 
     For answers in sentences to references of a few words: "You can return it within 30 days." contains "30 days". A
@@ -124,12 +121,9 @@ class Contains:
     in `normalise`: "$50" does not contain "50", nor "5 million" a "5", nor "C++" a "C".
     """
 
-    compares_words: ClassVar[bool] = True
+    compares_words = True
 
-    @property
-    def spec(self) -> CorrectnessSpec:
-        """Name, version and parameters."""
-        return CorrectnessSpec(name="contains", version=4, params={})
+    spec = CorrectnessSpec(name="contains", version=4, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Containment of any reference."""
@@ -237,7 +231,7 @@ _LEAST = Fraction(1, 1000)
 
 
 @dataclass(frozen=True, slots=True)
-class Numeric:
+class Numeric(CorrectnessRule):
     """Right iff the answer states a reference's number, read as the `numeric` judge does.
 
     Unlike to that judge, words before the number are further detail, and "1.10" is 1.1.
@@ -300,17 +294,14 @@ def _shown(number: Number) -> Fraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class Option(CorrectnessRule):
     """Right iff the answer names the right option, by its label or its text.
 
     As label count "B", "b", "(B)", "B) 12 km" and "the answer is B". An answer that names no option, or several, is
     wrong.
     """
 
-    @property
-    def spec(self) -> CorrectnessSpec:
-        """Name, version and parameters."""
-        return CorrectnessSpec(name="option", version=5, params={})
+    spec = CorrectnessSpec(name="option", version=5, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of the option named and the reference option."""
@@ -343,7 +334,7 @@ def _named_option(answer: str, options: dict[str, str]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class JsonValues:
+class JsonValues(CorrectnessRule):
     """Right iff the answer and a reference are equal as JSON values, as `JsonJudge` compares them.
 
     A reference that is neither an object nor a list ("Rome", "42") is also compared with the value of an answer that is
@@ -352,12 +343,9 @@ class JsonValues:
     are read as the JSON of a list of calls.
     """
 
-    reads_tool_calls: ClassVar[bool] = True
+    reads_tool_calls = True
 
-    @property
-    def spec(self) -> CorrectnessSpec:
-        """Name, version and parameters."""
-        return CorrectnessSpec(name="json", version=4, params={})
+    spec = CorrectnessSpec(name="json", version=4, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""
@@ -387,7 +375,7 @@ def _only_field_is(answer: str, reference: str) -> bool:
     return not isinstance(expected, dict | list | str) and canonical_value(only) == canonical_value(expected)
 
 
-class ToolCalls:
+class ToolCalls(CorrectnessRule):
     """Right iff the tool calls are those of a reference, as `ToolCallJudge` with the same options compares them.
 
     A reference is a text, or calls as JSON: ``{"name": ..., "arguments": {...}}`` or a list of such. An answer without
@@ -401,7 +389,7 @@ class ToolCalls:
         UsageError: An option that cannot be read.
     """
 
-    reads_tool_calls: ClassVar[bool] = True
+    reads_tool_calls = True
 
     def __init__(self, **options: Any) -> None:
         self._judge = ToolCallJudge(**options)
@@ -427,7 +415,7 @@ class ToolCalls:
         return self._judge.identity(answer) == self._judge.identity(reference)
 
 
-class OwnRule:
+class OwnRule(CorrectnessRule):
     """A custom rule: "python:MODULE:NAME" names a function of an answer and its `Question`.
 
     It returns True, False, or None where it cannot decide; the question has ``question``, ``references``, ``options``
@@ -442,7 +430,7 @@ class OwnRule:
         UsageError: Nothing callable is found there, or its source is another.
     """
 
-    reads_tool_calls: ClassVar[bool] = True
+    reads_tool_calls = True
 
     def __init__(self, function: str, sha256: str | None = None) -> None:
         self._name = function

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from guardrail.judges.numbers import CARDINALS
 from guardrail.judges.words import FUNCTION_WORDS, NEGATIONS, SCALES, fold, is_refusal, word_set, written
 from guardrail.specs import CorrectnessSpec
 
 from ..data.questions import Question
-from .base import Label
+from .base import CorrectnessRule, Label
 
 __all__ = ["Stated"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class Stated(CorrectnessRule):
     """Right iff a sentence states a reference and nothing beside it takes it back; in doubt undecided.
 
     A sentence states a reference with its words in order (of a description, in any order and close together), the same
@@ -31,12 +31,9 @@ class Stated:
     replaced Paris" states Paris.
     """
 
-    compares_words: ClassVar[bool] = True
+    compares_words = True
 
-    @property
-    def spec(self) -> CorrectnessSpec:
-        """Name, version and parameters."""
-        return CorrectnessSpec(name="stated", version=3, params={})
+    spec = CorrectnessSpec(name="stated", version=3, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Compare the answer with each reference: right if one is stated, wrong if none can be, else undecided."""

@@ -29,7 +29,7 @@ __all__ = ["JUDGES", "SIMILARITIES", "default_judge", "list_judges", "list_simil
 __all__ += ["make_judge", "make_similarity"]
 
 Kind = Literal["judge", "similarity", "entailment model"]
-JUDGES: dict[str, Callable[..., Judge]] = {
+JUDGES: dict[str, type[Judge]] = {
     "date": DateJudge,
     "exact": ExactJudge,
     "json": JsonJudge,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from calibrate import evaluate, fit, label_records, make_rule, plan
 from calibrate.cli import app
-from calibrate.correctness import Label, available_rules
+from calibrate.correctness import CorrectnessRule, Label, available_rules
 from calibrate.correctness.registry import RULES as CORRECTNESS
 from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile, read_records
@@ -42,15 +42,11 @@ def first_block_of(u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 
 FIRST_BLOCK = Rule("first_block", first_block_of, "none, honestly", certifies=True, uses_delta=True)
 
 
-class Shouted:
+class Shouted(CorrectnessRule):
     """Right iff the answer is in capitals; reads tool calls as JSON."""
 
-    reads_tool_calls: ClassVar[bool] = True
-
-    @property
-    def spec(self) -> CorrectnessSpec:
-        """Name, version and parameters."""
-        return CorrectnessSpec(name="shouted", version=1, params={})
+    reads_tool_calls = True
+    spec = CorrectnessSpec(name="shouted", version=1, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """No reference is read."""

@@ -15,7 +15,7 @@ from pydantic import PrivateAttr
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.correctness import BatchRule, ChatLabelJudge, label_records, make_rule
+from calibrate.correctness import ChatLabelJudge, label_records, make_rule
 from calibrate.correctness.chat_judge import PROMPT_VERSION, judge_messages
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordFile, read_records, write_records
@@ -149,7 +149,6 @@ def test_a_judge_that_is_down_stops_the_work() -> None:
 
 def test_the_rule_is_stored_with_judge_and_prompt() -> None:
     rule = ChatLabelJudge(CountingJudge(name_of_model="m"))
-    assert isinstance(rule, BatchRule)
     assert rule.spec.model_dump() == {
         "name": "chat_judge",
         "version": 1,

@@ -364,7 +364,7 @@ def test_a_multiple_of_a_variable_does_not_state_its_value(rule: str, answer: st
 def test_a_rule_that_gives_no_reason_leaves_an_answer_undecided() -> None:
     """Without a detail the answer would look as if nobody had read it, and a fit would leave it out."""
 
-    class Silent:
+    class Silent(CorrectnessRule):
         spec = CorrectnessSpec(name="silent", version=1, params={})
 
         def label(self, answer: str, question: Question) -> Label:
