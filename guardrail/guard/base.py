@@ -25,6 +25,8 @@ from ..sampling.models import resolve_model
 from .messages import as_chunk
 
 if TYPE_CHECKING:
+    from langchain_core.prompts import ChatPromptTemplate
+
     from ..verdict import Verdict
     from .retry import Retriable  # which loads LangChain's retries
 
@@ -96,29 +98,17 @@ class SteppedChatModel(BaseChatModel):
     ) -> ChatResult:
         return await arun(self._answer(messages, stop, run_manager, kwargs))
 
-    def invoke(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> AIMessage:
+    def invoke(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
         """The accepted answer, or what the abstention path gives."""
         with self._calling(config):
-            return super().invoke(input, config, stop=stop, **kwargs)
+            return super().invoke(input, config, **kwargs)
 
     async def ainvoke(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
+        self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AIMessage:
         """`invoke` without blocking the event loop."""
         with self._calling(config):
-            return await super().ainvoke(input, config, stop=stop, **kwargs)
+            return await super().ainvoke(input, config, **kwargs)
 
     @contextmanager
     def _calling(self, config: RunnableConfig | None) -> Iterator[None]:
@@ -237,6 +227,18 @@ class GuardedChatModel(SteppedChatModel):
             refuse_same_guard(fallback, self._artifacts(), place="with_fallbacks", remembered=known)
         return super().with_fallbacks(fallbacks, **settings)
 
+    @property
+    def prompt(self) -> ChatPromptTemplate:
+        """The calibrated prompt, of the variable ``question`` and its slots, if any: use ``guard.prompt | guard``.
+
+        Raises:
+            UsageError: The guards of a router have several prompts.
+        """
+        first, *others = (artifact.prompt for artifact in self._artifacts())
+        if any(prompt != first for prompt in others):
+            raise UsageError("the guards of this router have several prompts. Take that of one: router.guards[NAME].")
+        return first.to_prompt()
+
     def _paths(self) -> tuple[Any, ...]:
         """Where an abstention of this guard may lead."""
         return (getattr(self, "on_abstain", None),)
@@ -248,29 +250,15 @@ class GuardedChatModel(SteppedChatModel):
 
     # -- calls: `max_concurrency` of the configuration bounds them all -----------------------------------------------
 
-    def batch(
-        self,
-        inputs: list[LanguageModelInput],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[AIMessage]:
+    def batch(self, inputs: list[LanguageModelInput], config: Any = None, **kwargs: Any) -> list[AIMessage]:
         """`invoke` for several inputs at once, under one common limit."""
         with bounded(limit_of(config)):
-            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+            return super().batch(inputs, config, **kwargs)
 
-    async def abatch(
-        self,
-        inputs: list[LanguageModelInput],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[AIMessage]:
+    async def abatch(self, inputs: list[LanguageModelInput], config: Any = None, **kwargs: Any) -> list[AIMessage]:
         """`batch` without blocking the event loop."""
         with bounded(limit_of(config)):
-            return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+            return await super().abatch(inputs, config, **kwargs)
 
     def batch_as_completed(
         self, inputs: Sequence[LanguageModelInput], config: Any = None, **kwargs: Any
@@ -336,26 +324,16 @@ class GuardedChatModel(SteppedChatModel):
     # -- streaming: one chunk, after the verdict -----------------------------------------------------------------------
 
     def stream(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
+        self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[AIMessageChunk]:
         """Yield the result of `invoke` as one chunk: nothing is shown before the verdict."""
-        yield as_chunk(self.invoke(input, config, stop=stop, **kwargs))
+        yield as_chunk(self.invoke(input, config, **kwargs))
 
     async def astream(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
+        self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[AIMessageChunk]:
         """Yield the result of `ainvoke` as one chunk."""
-        yield as_chunk(await self.ainvoke(input, config, stop=stop, **kwargs))
+        yield as_chunk(await self.ainvoke(input, config, **kwargs))
 
     def _stream(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel
@@ -26,9 +26,6 @@ from .chat_model import Guardrail
 from .messages import accepted_answer, chat_result
 from .observers import Observers
 from .structured import form_of
-
-if TYPE_CHECKING:
-    from langchain_core.prompts import ChatPromptTemplate
 
 __all__ = ["Cascade", "CascadeVerdict"]
 
@@ -91,7 +88,7 @@ class Cascade(GuardedChatModel):
     """Called with every `CascadeVerdict` and its messages; as in `Guardrail`. A stage's own verdicts go to the
     ``on_verdict`` of its guard (``stage_settings``)."""
     stage_settings: list[dict[str, Any]] = Field(default_factory=list, repr=False)
-    """Further settings of the stages' guards (judge, similarity, probe, ...), one dict a stage."""
+    """Further settings of the stages' guards (using, probe, ...), one dict a stage."""
 
     _guards: tuple[Guardrail, ...] = PrivateAttr()
     _observers: Observers = PrivateAttr()
@@ -145,11 +142,6 @@ class Cascade(GuardedChatModel):
             for model, stage, own in zip(self.models, stages, settings, strict=True)
         )
         return self
-
-    @property
-    def prompt(self) -> ChatPromptTemplate:
-        """The calibrated prompt, of the variable ``question`` and its slots, if any; all stages share it."""
-        return self.artifact.stages[0].prompt.to_prompt()
 
     @cached_property
     def _asked(self) -> tuple[tuple[int, Guardrail], ...]:

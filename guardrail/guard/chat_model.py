@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -42,9 +42,6 @@ from .endpoint_trust import EndpointTrust
 from .messages import accepted_answer, chat_result
 from .observers import Observers
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
-
-if TYPE_CHECKING:
-    from langchain_core.prompts import ChatPromptTemplate
 
 __all__ = ["Guardrail"]
 
@@ -137,35 +134,20 @@ class Guardrail(GuardedChatModel):
         gate = gate_of(artifact, **self.using)
         observers = Observers.of(self.on_verdict)
         observers.admit(artifact)
-        memory = self.remember if isinstance(self.remember, Draws) else Draws(self.remember)
-        self._assessor = self._made(gate, observers, memory)
-        return self
-
-    def _made(self, gate: Gate, observers: Observers, memory: Draws) -> Assessor:
-        """The assessor of prompts."""
-        artifact, estimator = gate.artifact, gate.estimator
         # Without a threshold nothing can be accepted: only the primary answer is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
-        return Assessor(
-            sampler=Sampler(
-                self.model,
-                plan,
-                max_concurrency=self.max_concurrency,
-                scoring=Scoring.of(estimator.scorers, artifact.prompt),
-            ),
+        scoring = Scoring.of(gate.estimator.scorers, artifact.prompt)
+        self._assessor = Assessor(
+            sampler=Sampler(self.model, plan, max_concurrency=self.max_concurrency, scoring=scoring),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
             trust=EndpointTrust(self.model, plan, self.probe == "auto", artifact.fingerprint),
             observers=observers,
-            staged=in_two_stages(plan, estimator),
+            staged=in_two_stages(plan, gate.estimator),
             # The promise of a list of candidates is about all questions that are held back.
             accept_only=getattr(self.on_abstain, "candidates", None) is not None,
-            draws=memory,
+            draws=self.remember if isinstance(self.remember, Draws) else Draws(self.remember),
         )
-
-    @property
-    def prompt(self) -> ChatPromptTemplate:
-        """The calibrated prompt, of the variable ``question`` and its slots, if any: use ``guard.prompt | guard``."""
-        return self.artifact.prompt.to_prompt()
+        return self
 
     # -- assessing ---------------------------------------------------------------------------------------------------
 

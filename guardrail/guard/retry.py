@@ -13,7 +13,7 @@ from typing import Any
 
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable
 from langchain_core.runnables.retry import RunnableRetry
 
 from ..sampling.limits import bounded, limit_of
@@ -45,29 +45,15 @@ class Retry(RunnableRetry[LanguageModelInput, AIMessage]):  # type: ignore[no-re
     the answer to another (langchain-core 1.7 and 1.8).
     """
 
-    def batch(
-        self,
-        inputs: list[LanguageModelInput],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[AIMessage]:
+    def batch(self, inputs: list[LanguageModelInput], config: Any = None, **kwargs: Any) -> list[AIMessage]:
         """`invoke` for several inputs at once, under one common limit."""
         with bounded(limit_of(config)):
-            return Runnable.batch(self, inputs, config, return_exceptions=return_exceptions, **kwargs)
+            return Runnable.batch(self, inputs, config, **kwargs)
 
-    async def abatch(
-        self,
-        inputs: list[LanguageModelInput],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[AIMessage]:
+    async def abatch(self, inputs: list[LanguageModelInput], config: Any = None, **kwargs: Any) -> list[AIMessage]:
         """`batch` without blocking the event loop."""
         with bounded(limit_of(config)):
-            return await Runnable.abatch(self, inputs, config, return_exceptions=return_exceptions, **kwargs)
+            return await Runnable.abatch(self, inputs, config, **kwargs)
 
     def with_retry(self, **settings: Any) -> Runnable[LanguageModelInput, AIMessage]:
         """The guard with these settings instead: two nested retries would multiply their attempts."""

@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatResult
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from pydantic import Field, field_validator
@@ -35,14 +34,6 @@ CONFIG_KEY = "guardrail_route"
 
 _named: ContextVar[Any] = ContextVar(CONFIG_KEY, default=None)
 """The route that the configuration of the surrounding call names."""
-
-
-@runtime_checkable
-class _WithPrompt(Protocol):
-    @property
-    def prompt(self) -> ChatPromptTemplate:
-        """The calibrated prompt."""
-        ...
 
 
 class Router(GuardedChatModel):
@@ -108,18 +99,6 @@ class Router(GuardedChatModel):
     @classmethod
     def _function_of_messages(cls, value: Any) -> Any:
         return None if value is None else check_key(value)
-
-    @property
-    def prompt(self) -> ChatPromptTemplate:
-        """The calibrated prompt, if all guards have the same.
-
-        Raises:
-            UsageError: They differ. Wrap the questions of each group in its own guard's prompt.
-        """
-        first, *others = (guard.prompt for guard in self.guards.values() if isinstance(guard, _WithPrompt))
-        if any(prompt != first for prompt in others):
-            raise UsageError("the guards of this router have several prompts. Take that of one: router.guards[NAME].")
-        return first
 
     # -- the choice --------------------------------------------------------------------------------------------------
 
