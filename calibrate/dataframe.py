@@ -26,7 +26,7 @@ from guardrail.uncertainty import Estimator, Scorer
 
 from .correctness import CorrectnessRule, default_rule, label_file, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
-from .data.formats.field_map import column_names, read_as, recognised
+from .data.formats.names import column_names, read_as, recognised
 from .data.records import RecordFile, read_records, write_records
 from .data.row import RawRow, read_list
 from .data.split import Groups, split

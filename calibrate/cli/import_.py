@@ -115,9 +115,8 @@ def import_(
     chosen = next((name for name in get_args(Primary) if name == primary), None)
     settings = ImportSettings(
         format=format,
-        columns=parse_map(map or ()),
+        columns=parse_map([*(map or ()), *([] if chosen else [f"answer={primary}"])]),
         primary=chosen or "majority",
-        answer=None if chosen else primary,
         option_scale=option_scale,
         rows=rows,
         right=tuple(right or ()),

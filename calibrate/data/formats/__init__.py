@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ..rows import KINDS
-from .build import Primary
 from .exports import EXPORTS
-from .field_map import IMPORTED, ColumnMap, ScoreColumn, parse_map
+from .field_map import IMPORTED, ColumnMap, ImportSettings, Primary, ScoreColumn, parse_map
 from .graded import graded_file, is_table
 from .questions import QUESTION_FORMATS, load_questions
-from .read import Bad, Imported, ImportSettings, import_file, import_rows, write_bad
+from .read import Bad, Imported, import_file, import_rows, write_bad
 
 __all__ = [
     "EXPORTS",

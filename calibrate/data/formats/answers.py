@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from guardrail.sampling.replies import is_refusal, stated
 from guardrail.types import LEAST_LOGPROB, Sample, ToolCall, is_logprob
@@ -15,10 +15,7 @@ from guardrail.types import LEAST_LOGPROB, Sample, ToolCall, is_logprob
 from ..row import RawRow, is_plain, read_list
 from .field_map import ColumnMap
 
-__all__ = ["Cautions", "Drawn", "OptionScale", "loglikelihood", "read_answer", "read_samples", "text_of", "with_end"]
-
-OptionScale = Literal["logit", "logprob", "probability"]
-"""What option scores are: logits (any common offset), log-probabilities (at most 0), or probabilities."""
+__all__ = ["Cautions", "Drawn", "loglikelihood", "read_answer", "read_samples", "text_of", "with_end"]
 
 _LOGPROBS = ("logprobs", "log_probs", "token_logprobs")
 _READ = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from guardrail.judges import majority
@@ -16,51 +16,43 @@ from guardrail.types import LEAST_LOGPROB, Missing, OptionScores, Sample, Sample
 from ..questions import Question, content_id, read_references, refuse_no_option
 from ..record import Record
 from ..row import RawRow, parsed, read_list
-from .answers import Cautions, Drawn, OptionScale, loglikelihood, read_answer, read_samples, text_of, with_end
-from .field_map import ColumnMap, ScoreColumn
+from .answers import Cautions, Drawn, loglikelihood, read_answer, read_samples, text_of, with_end
+from .field_map import ColumnMap, ImportSettings, ScoreColumn
 from .truth import Labels
 
-__all__ = ["Builder", "Primary"]
-
-Primary = Literal["first", "sampled", "majority"]
-"""Which sample is the answer, where no column holds one.
-
-* first: the first sample, which is then no longer a sample (for files that put the greedy answer first).
-* sampled: the same, for files whose first sample was drawn like the others.
-* majority: the most frequent sample (`guardrail.judges.majority`). All stay samples.
-
-The plan records it, and a guard draws its answers in the same way.
-"""
+__all__ = ["Builder", "fields_of"]
 
 _FIXED = ("question", "answer", "samples", "options", "option_scores")
 """Fields that every row must have if the first has them."""
 
 
-@dataclass(slots=True)
+def fields_of(row: RawRow, columns: ColumnMap) -> frozenset[str]:
+    """The fields that every row of a file must have: those that were mapped, and those that its first row has."""
+    has = {name: any(column in row.values for column in columns.of(name)) for name in _FIXED}
+    return frozenset(name for name in _FIXED if columns.of(name) and (columns.mapped(name) or has[name]))
+
+
 class Builder:
-    """Makes records of rows. The first good row decides which fields the others must have.
+    """Makes records of rows.
+
+    Args:
+        settings: What the rows hold.
+        expected: Fields that every row must have; see `fields_of`.
 
     Attributes:
-        columns: Which column holds what.
-        primary: Which sample is the answer, where no column holds one.
-        option_scale: What option scores are; None reads it from the column "option_scale".
-        labels: How labels are read.
-        cut_off: Whether an answer that was cut off, or whose end the file states as unknown, is an answer like others.
-        expected: Fields that every row must have; None before the first row.
-        numbered: Ids of rows that have neither id nor question.
+        labels: How labels are read, and what was found among them.
         cautions: Values that were read otherwise than they are written.
+        numbered: Ids of rows that have neither id nor question.
     """
 
-    columns: ColumnMap
-    primary: Primary = "majority"
-    option_scale: OptionScale | None = None
-    labels: Labels = field(default_factory=Labels)
-    cut_off: Literal["abstain", "measure"] = "abstain"
-    expected: frozenset[str] | None = None
-    numbered: set[str] = field(default_factory=set)
-    cautions: Cautions = field(default_factory=Cautions)
-    _option_labels: tuple[str, ...] | None = None
-    _n_rows: int = 0
+    def __init__(self, settings: ImportSettings, expected: frozenset[str]) -> None:
+        self.columns, self.expected = settings.columns, expected
+        self.labels = Labels(settings.words, settings.cut, settings.other_labels)
+        self.cautions = Cautions()
+        self.numbered: set[str] = set()
+        self._settings = settings
+        self._option_labels: tuple[str, ...] | None = None
+        self._n_rows = 0
 
     def build(self, row: RawRow) -> Record:
         """The record of a row. NaN is a missing value, as in data frames.
@@ -68,8 +60,6 @@ class Builder:
         Raises:
             RecordError: A field is missing or malformed; file, line and field are named.
         """
-        if self.expected is None:
-            self.expected = self.fields_of(row)
         values = {name: value for name, value in row.values.items() if not _is_nan(value)}
         row = replace(row, values=values)
         if row.textual:
@@ -86,32 +76,24 @@ class Builder:
         if primary is not None or self.expected & {"answer", "samples", "option_scores"}:
             drawn = self._drawn(question, primary, rest, options)
             missing = self._held_back(drawn)
-        correct = self._correct(row, primary)
         return Record(
             **question.model_dump(),
             drawn=drawn,
             scores={score.key: self._score(row, score, missing) for score in self.columns.scores},
-            correct=correct,
+            correct=self._correct(row, primary),
         )
-
-    def fields_of(self, row: RawRow) -> frozenset[str]:
-        """The fields of `_FIXED` that were mapped, and those that a row has."""
-        has = {name: any(column in row.values for column in self.columns.of(name)) for name in _FIXED}
-        return frozenset(name for name in _FIXED if self.columns.of(name) and (self.columns.mapped(name) or has[name]))
 
     @property
     def planned(self) -> Literal["greedy", "sampled", "majority"]:
         """The primary answer that a guard draws, so that it gives out answers like those that were read."""
         # An answer in a column, and the first of the samples, stand for the greedy one; options have no samples.
-        expected = self.expected or frozenset()
-        own_column = expected & {"answer", "option_scores"} or "samples" not in expected
-        return "greedy" if own_column or self.primary == "first" else self.primary
+        own_column = self.expected & {"answer", "option_scores"} or "samples" not in self.expected
+        return "greedy" if own_column or self._settings.primary == "first" else self._settings.primary
 
     # -- The question --------------------------------------------------------------------------------------------------
 
     def _question(self, row: RawRow) -> Question:
         """The question of a row, with the conversation that it ends if that has more than one turn."""
-        assert self.expected is not None, "set by the first row"
         name = row.name(self.columns.column("id"))
         options = None
         if "options" in self.expected:
@@ -137,7 +119,7 @@ class Builder:
 
     def _number(self, row: RawRow) -> str:
         """An id for a row without question and id: graded scores without any text can be certified."""
-        if self.expected and self.expected & {"answer", "samples"}:
+        if self.expected & {"answer", "samples"}:
             columns = ", ".join(map(str, row.values))
             rule = f"answers need a question or an id, and the columns are {columns}. Map one: --map question=COLUMN."
             raise row.fail("question", None, rule)
@@ -191,7 +173,7 @@ class Builder:
             rule = f"the rows before have options {', '.join(self._option_labels)}; split the file"
             raise row.fail(name, list(values), rule)
         column = self.columns.column("option_scale")
-        scale = self.option_scale or row.values.get(column)
+        scale = self._settings.option_scale or row.values.get(column)
         if scale not in ("logit", "logprob", "probability"):
             raise row.fail(column, scale, "say what option scores are: --option-scale logit, logprob or probability")
         listed = [loglikelihood(row, name, values[label], scale) for label in self._option_labels]
@@ -205,7 +187,6 @@ class Builder:
         self, row: RawRow, samples: Sequence[Drawn], options: OptionScores | None
     ) -> tuple[Drawn | None, Sequence[Drawn]]:
         """The primary answer, and what remains as samples."""
-        assert self.expected is not None, "set by the first row"
         if "answer" in self.expected:
             column = self.columns.column("answer")
             if column in row.values and row.values[column] is None:
@@ -219,7 +200,7 @@ class Builder:
             return Drawn(Sample(text=options.best)), samples
         if not samples:
             return None, samples
-        if self.primary != "majority":
+        if self._settings.primary != "majority":
             return samples[0], samples[1:]
         place = majority([drawn.sample for drawn in samples])
         assert place is not None, "there are samples"
@@ -229,13 +210,12 @@ class Builder:
         self, question: Question, primary: Drawn | None, rest: Sequence[Drawn], options: OptionScores | None
     ) -> SampleSet:
         """The sample set of a row, read as a guard reads replies."""
-        assert self.expected is not None, "set by the first row"
         problem = Missing(Unmeasured.MODEL_FAILED, "the file has no answer here") if primary is None else None
         if primary is None and "option_scores" in self.expected:
             problem = Missing(Unmeasured.NO_OPTIONS, "the score of an option is a placeholder")
         # Of samples the most frequent is the answer, so each of them must be whole.
         given_out = rest if self.planned == "majority" else (primary,)
-        if self.cut_off == "abstain" and any(drawn is not None and drawn.unended for drawn in given_out):
+        if self._settings.cut_off == "abstain" and any(drawn is not None and drawn.unended for drawn in given_out):
             problem = Missing(Unmeasured.UNREADABLE, "the file does not say why the answer ended (finish_reason)")
         drawn = SampleSet(
             question=question.question,
@@ -256,7 +236,7 @@ class Builder:
         broke_off = drawn.problem is Unmeasured.MODEL_FAILED and primary is not None
         if drawn.problem is not None and (broke_off or drawn.problem is Unmeasured.UNREADABLE):
             return Missing(drawn.problem, drawn.problem_detail)
-        cut = self.cut_off == "abstain" and primary is not None and is_cut(primary.finish_reason)
+        cut = self._settings.cut_off == "abstain" and primary is not None and is_cut(primary.finish_reason)
         return Missing(Unmeasured.CUT_OFF, "the answer was cut off") if cut else None
 
     # -- Its label and scores ------------------------------------------------------------------------------------------

@@ -1,31 +1,33 @@
-"""Columns of a foreign file and the fields that they hold: as a user maps them, or as their names say."""
+"""A user's description of a foreign file: which column holds what, and what its values mean."""
 
 from __future__ import annotations
 
 import difflib
 import re
-import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from guardrail.errors import UsageError
-from guardrail.types import Unit
+from guardrail.prompting import PromptWrapping
+from guardrail.specs import IMPORTED as UNKNOWN_PROVIDER
+from guardrail.types import MAX_TOKENS, Unit
 from guardrail.uncertainty import EstimatorSpec
 
 from ...spec_syntax import assignment
-from ..row import RawRow
 
 __all__ = [
     "FIELDS",
     "IMPORTED",
+    "SCORES",
     "ColumnMap",
+    "ImportSettings",
+    "OptionScale",
+    "OtherLabels",
+    "Primary",
     "ScoreColumn",
-    "column_names",
-    "overlooked",
     "parse_map",
-    "proposed",
-    "read_as",
-    "recognised",
+    "score_column",
 ]
 
 FIELDS = (
@@ -35,52 +37,27 @@ FIELDS = (
 )
 """Fields a column can be mapped to; a column of the same name needs no mapping."""
 
-_LABELS = ("correct", "error")
-"""Fields of labels."""
-
-_SCORES = ("score", "confidence", "certainty")
+SCORES = ("score", "confidence", "certainty")
 """What a column with a number for each answer can hold."""
-
-_RECOGNISED = ("id", "question", "references", "answer", *_LABELS, "group")
-"""Fields that are recognised beside scores in a table that has its scores and labels."""
-
-_HOLDS = {
-    "question": "the question",
-    "references": "the accepted answers",
-    "answer": "the answer that is judged",
-    "samples": "the sampled answers",
-    "correct": "whether the answer is right",
-    "error": "whether the answer is wrong",
-    "confidence": "a confidence in [0, 1]",
-    "certainty": "a number that is higher for more certain answers",
-    "score": "an uncertainty (higher is less certain)",
-}
 
 _SEVERAL = ("samples", "logprobs", "tokens", "option_scores")
 """Fields that may have several columns."""
 
-_OTHER_NAMES = {
-    "question": ("prompt", "query", "input", "instruction"),
-    "references": (
-        "ref",
-        "reference",
-        "gold",
-        "gold_answer",
-        "golden_answer",
-        "ground_truth",
-        "target",
-        "expected",
-        "expected_answer",
-    ),
-    "answer": ("response", "output", "prediction", "completion", "model_answer", "reply"),
-    "samples": ("generations", "completions", "responses"),
-    "correct": ("is_correct", "right", "ok", "label", "passed"),
-    "error": ("is_error", "wrong", "incorrect"),
-    "confidence": ("confidence", "conf", "probability", "prob", "p_true"),
-    "certainty": ("certainty", "logprob", "mean_logprob", "log_likelihood"),
-    "score": ("score", "uncertainty", "entropy", "semantic_entropy", "perplexity"),
-}
-"""Names that columns of a field often have. An import needs a mapping all the same, because a guess may be wrong."""
+Primary = Literal["first", "sampled", "majority"]
+"""Which sample is the answer, where no column holds one.
+
+* first: the first sample, which is then no longer a sample (for files that put the greedy answer first).
+* sampled: the same, for files whose first sample was drawn like the others.
+* majority: the most frequent sample (`guardrail.judges.majority`). All stay samples.
+
+The plan records it, and a guard draws its answers in the same way.
+"""
+
+OptionScale = Literal["logit", "logprob", "probability"]
+"""What option scores are: logits (any common offset), log-probabilities (at most 0), or probabilities."""
+
+OtherLabels = Literal["wrong", "unlabelled"]
+"""What a label is that says neither right nor wrong, such as "unparseable"."""
 
 IMPORTED = "imported:"
 """What the names of imported scores begin with: no estimator of the library has such a name."""
@@ -158,6 +135,54 @@ class ColumnMap:
         return ColumnMap({**self.columns, **dict.fromkeys(names, ())}, self.scores)
 
 
+@dataclass(frozen=True, slots=True)
+class ImportSettings:
+    """A user's description of a foreign file.
+
+    Attributes:
+        format: A kind of file, or an export of another tool (`EXPORTS`); None: the kind that the file's name says.
+        columns: Which column, or path into nested columns, holds what; others are columns of the fields' own names.
+        rows: Path of the rows in a JSON document that is not a list of them; a filter of the rows of other files.
+        primary: Which sample is the answer, where no column holds one.
+        option_scale: What option scores are; None: the file says so.
+        right: Labels that say right (or one), where they are not usual words such as "yes", "pass" and 1.
+        cut: Labels are grades, and right from this number on.
+        other_labels: What a label is that says neither right nor wrong; None: the file is refused.
+        system: Which system to read: a value of the column "model".
+        model: Name of the model; default: the system, the column "model", or `UNNAMED`.
+        provider: Who serves it. With the provider and model of a running chat model the artifact loads there.
+        temperature: Temperature of the samples; None: 0.7.
+        top_p: Nucleus mass of the samples.
+        max_tokens: Longest answer.
+        cut_off: Whether an answer that was cut off, or whose end is stated as unknown, is unmeasured or like others.
+        prompt: How the questions were asked.
+        skip_bad: Count malformed rows instead of stopping at the first.
+    """
+
+    format: str | None = None
+    columns: ColumnMap = field(default_factory=ColumnMap)
+    rows: str | None = None
+    primary: Primary = "majority"
+    option_scale: OptionScale | None = None
+    right: str | Sequence[str] = ()
+    cut: float | None = None
+    other_labels: OtherLabels | None = None
+    system: str | None = None
+    model: str | None = None
+    provider: str = UNKNOWN_PROVIDER
+    temperature: float | None = None
+    top_p: float = 0.9
+    max_tokens: int = MAX_TOKENS
+    cut_off: Literal["abstain", "measure"] = "abstain"
+    prompt: PromptWrapping = field(default_factory=PromptWrapping)
+    skip_bad: bool = False
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of ``right``."""
+        return (self.right,) if isinstance(self.right, str) else tuple(self.right)
+
+
 def parse_map(entries: Iterable[str]) -> ColumnMap:
     """A column map from how a user writes it: "question=prompt", "samples=s1,s2,s3", "score=NAME:COLUMN".
 
@@ -174,8 +199,8 @@ def parse_map(entries: Iterable[str]) -> ColumnMap:
         name, column = assignment(entry)
         if not column:
             raise UsageError(f"--map {entry!r} names no column. Write FIELD=COLUMN, e.g. question=prompt.")
-        if name in _SCORES:
-            scores.append(_score(entry, column, name))
+        if name in SCORES:
+            scores.append(score_column(entry, column, name))
             continue
         _refuse_unknown(entry, name)
         if name in columns:
@@ -190,11 +215,10 @@ def parse_map(entries: Iterable[str]) -> ColumnMap:
 
 _SEPARATE = re.compile(r"""(?:'[^']*'|"[^"]*"|`[^`]*`|\[[^\]]*\]|\([^)]*\)|\{[^}]*\}|[^,])+""")
 """Columns between commas, which in the brackets and quotes of a path do not separate."""
-_ROOT = re.compile(r"[.\[| ]")
-"""End of the column that a path begins with."""
 
 
-def _score(entry: str, text: str, kind: str) -> ScoreColumn:
+def score_column(entry: str, text: str, kind: str) -> ScoreColumn:
+    """The column that NAME:COLUMN, or a column that is its own name, says; ``kind`` is one of `SCORES`."""
     name, _, column = (part.strip() for part in text.partition(":"))
     if not name or " " in name or "/" in name:
         raise UsageError(f"--map {entry!r}: a score needs a plain name. Write score=NAME:COLUMN.")
@@ -204,110 +228,5 @@ def _score(entry: str, text: str, kind: str) -> ScoreColumn:
 def _refuse_unknown(entry: str, name: str) -> None:
     if name not in FIELDS:
         near = difflib.get_close_matches(name, FIELDS, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join((*FIELDS, *_SCORES))}."
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join((*FIELDS, *SCORES))}."
         raise UsageError(f"--map {entry!r}: unknown field {name!r}. {hint}")
-
-
-# -- What the names of columns say -------------------------------------------------------------------------------------
-
-
-def column_names(rows: Iterable[RawRow]) -> list[str]:
-    """All columns of the rows, in order of appearance."""
-    return list(dict.fromkeys(str(name) for row in rows for name in row.values))
-
-
-def recognised(rows: Sequence[RawRow], columns: ColumnMap) -> ColumnMap:
-    """The map with the columns that are not mapped and have a usual name, such as "confidence" or "is_correct".
-
-    A confidence above 1, as a percentage, is read as a number that is higher for certain answers.
-    """
-    names = column_names(rows)
-    fields, scores = dict(columns.columns), list(columns.scores)
-    read, known = _taken(columns, names)
-    for name in names:
-        field = _usual_field(name)
-        if field is None or name in read or field in known:
-            continue
-        if field in _SCORES:
-            if field == "confidence" and any((row.number_or_none(row.values.get(name)) or 0) > 1 for row in rows):
-                field = "certainty"
-            scores.append(_score(name, f"{'_'.join(name.split())}:{name}", field))
-        elif field in _RECOGNISED:
-            fields[field] = (name,)
-            known |= set(_LABELS) if field in _LABELS else {field}
-    return ColumnMap(fields, tuple(scores))
-
-
-def read_as(columns: ColumnMap, names: Sequence[str]) -> str:
-    """The sentence that says which column was taken for what.
-
-    Args:
-        columns: The map with the recognised columns.
-        names: All columns of the file.
-    """
-    said: list[str] = []
-    used: set[str] = set()
-    for score in columns.scores:
-        direction = "lower" if not score.confidence and not score.certain else "higher"
-        said.append(f"score {score.column} ({direction} is more certain)")
-        used.add(score.column)
-    for holds in FIELDS:
-        for name in columns.of(holds):
-            if name in names or columns.mapped(holds):
-                said.append(name if name == holds else f"{holds} {name}")
-                used.add(name)
-    unread = [name for name in names if name and name not in used]
-    return f"Read as {', '.join(said)}" + (f"; not read: {', '.join(unread)}." if unread else ".")
-
-
-def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
-    """A hint for each unread column whose name is nearly that of a field that has no column: the ``--map`` to use it.
-
-    Args:
-        seen: Columns of the rows.
-        columns: The map they were read with.
-    """
-    read, known = _taken(columns, seen)
-    for column in sorted(set(seen) - read):
-        near = difflib.get_close_matches(_plain(column), FIELDS, n=1, cutoff=0.8)
-        field = _usual_field(column) or next(iter(near), None)
-        if field is not None and field not in known:
-            holds = _HOLDS.get(field, f"the field {field}")
-            mapping = shlex.quote(f"{field}={column}")
-            yield f"Column {column!r} was not read. If it holds {holds}: --map {mapping}"
-
-
-def proposed(names: Sequence[str]) -> str:
-    """Options that fit columns by their names, for an error; "" without any."""
-    numbered: dict[str, list[str]] = {}
-    for name in names:
-        if match := re.fullmatch(r"(.*\D)\d+", name):
-            numbered.setdefault(match[1], []).append(name)
-    samples = max(numbered.values(), key=len, default=[])
-    left = [name for name in reversed(names) if name not in samples and name not in FIELDS]
-    # A name such as llm_answer says at its end what it holds.
-    usual = {_usual_field(name) or _usual_field(re.split("[ _-]", name)[-1]): name for name in left}
-    options = [
-        f"--map {shlex.quote(f'{field}={usual[field]}')}"
-        for field in ("question", "references", "answer")
-        if field in usual
-    ]
-    return " ".join([*options, *([f"--map samples={','.join(samples)}"] if len(samples) > 1 else [])])
-
-
-def _taken(columns: ColumnMap, names: Collection[str]) -> tuple[set[str], set[str]]:
-    """The columns that are read, and the fields that have one; a label and its opposite are one, and so are scores."""
-    read = columns.read | {_ROOT.split(path, maxsplit=1)[0] for path in columns.read}
-    fields = {field for field in FIELDS if columns.mapped(field) or any(name in names for name in columns.of(field))}
-    fields |= set(_LABELS) if fields & set(_LABELS) else set()
-    return read, fields | (set(_SCORES) if columns.scores else set())
-
-
-def _usual_field(column: str) -> str | None:
-    """The field that a column of this name usually holds; None for other names."""
-    plain = _plain(column)
-    return plain if plain in FIELDS else next((name for name, names in _OTHER_NAMES.items() if plain in names), None)
-
-
-def _plain(column: str) -> str:
-    return column.strip().lower().replace(" ", "_").replace("-", "_")

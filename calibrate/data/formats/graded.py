@@ -14,8 +14,9 @@ from ..records import LONGEST_HEADER
 from ..row import RawRow
 from ..rows import open_rows
 from .exports import export_like
-from .field_map import ColumnMap, column_names, read_as, recognised
-from .read import Imported, ImportSettings, import_found
+from .field_map import ColumnMap, ImportSettings
+from .names import column_names, read_as, recognised
+from .read import Imported, import_found
 
 __all__ = ["graded_file", "is_table"]
 

@@ -14,8 +14,8 @@ from guardrail.errors import RecordError, UsageError
 from ..questions import Question, question_of, read_questions
 from ..row import RawRow
 from ..rows import json_document, read_rows
-from .build import Builder
-from .field_map import ColumnMap
+from .build import Builder, fields_of
+from .field_map import ColumnMap, ImportSettings
 
 __all__ = ["QUESTION_FORMATS", "load_questions"]
 
@@ -71,9 +71,10 @@ def _mapped(rows: Iterator[RawRow], columns: ColumnMap) -> list[Question]:
     """Questions of rows by a map of their columns, or paths into nested ones."""
     plain = ("id", "question", "references", "options", "group")
     mapped = {name: columns.of(name) for name in plain if columns.mapped(name)}
-    builder = Builder(ColumnMap({**mapped, "answer": (), "samples": (), "tools": ()}))
-    paths = sorted({name for names in mapped.values() for name in names})
-    return [builder.build(row.with_paths(paths)).to_question() for row in rows]
+    only = ColumnMap({**mapped, "answer": (), "samples": (), "tools": ()})
+    whole = [row.with_paths(sorted(only.named)) for row in rows]
+    builder = Builder(ImportSettings(columns=only), fields_of(whole[0], only) if whole else frozenset())
+    return [builder.build(row).to_question() for row in whole]
 
 
 def _detect(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -13,74 +13,22 @@ from typing import Any, Literal
 from guardrail.errors import RecordError, UsageError, did_you_mean
 from guardrail.files import atomic_write
 from guardrail.plain_json import canonical_json, has_visible
-from guardrail.prompting import PromptWrapping
-from guardrail.specs import IMPORTED, CorrectnessSpec, ModelIdentity
-from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
+from guardrail.specs import CorrectnessSpec, ModelIdentity
+from guardrail.types import Bindings, SamplingPlan
 
 from ..record import Record, RecordHeader
 from ..records import RecordFile
 from ..row import RawRow
 from ..rows import KINDS, Found, open_rows
-from .answers import OptionScale
-from .build import Builder, Primary
+from .build import Builder, fields_of
 from .exports import EXPORTS, export_like
-from .field_map import ColumnMap, overlooked, parse_map, proposed
-from .truth import Labels, OtherLabels
+from .field_map import ColumnMap, ImportSettings, parse_map
+from .names import overlooked, proposed
 
 UNNAMED = "unnamed"
 """Model of answers of which nothing says who gave them: two such files can be read as one."""
 
-__all__ = ["UNNAMED", "Bad", "ImportSettings", "Imported", "import_file", "import_found", "import_rows", "write_bad"]
-
-
-@dataclass(frozen=True, slots=True)
-class ImportSettings:
-    """A user's description of a foreign file.
-
-    Attributes:
-        format: A kind of file, or an export of another tool (`EXPORTS`); None: the kind that the file's name says.
-        columns: Which column, or path into nested columns, holds what; others are columns of the fields' own names.
-        rows: Path of the rows in a JSON document that is not a list of them; a filter of the rows of other files.
-        primary: Which sample is the answer, where no column holds one.
-        answer: Column with the answer.
-        option_scale: What option scores are; None: the file says so.
-        right: Labels that say right (or one), where they are not usual words such as "yes", "pass" and 1.
-        cut: Labels are grades, and right from this number on.
-        other_labels: What a label is that says neither right nor wrong; None: the file is refused.
-        system: Which system to read: a value of the column "model".
-        model: Name of the model; default: the system, the column "model", or `UNNAMED`.
-        provider: Who serves it. With the provider and model of a running chat model the artifact loads there.
-        temperature: Temperature of the samples; None: 0.7.
-        top_p: Nucleus mass of the samples.
-        max_tokens: Longest answer.
-        cut_off: Whether an answer that was cut off, or whose end is stated as unknown, is unmeasured or like others.
-        prompt: How the questions were asked.
-        skip_bad: Count malformed rows instead of stopping at the first.
-    """
-
-    format: str | None = None
-    columns: ColumnMap = field(default_factory=ColumnMap)
-    rows: str | None = None
-    primary: Primary = "majority"
-    answer: str | None = None
-    option_scale: OptionScale | None = None
-    right: str | Sequence[str] = ()
-    cut: float | None = None
-    other_labels: OtherLabels | None = None
-    system: str | None = None
-    model: str | None = None
-    provider: str = IMPORTED
-    temperature: float | None = None
-    top_p: float = 0.9
-    max_tokens: int = MAX_TOKENS
-    cut_off: Literal["abstain", "measure"] = "abstain"
-    prompt: PromptWrapping = field(default_factory=PromptWrapping)
-    skip_bad: bool = False
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words of ``right``."""
-        return (self.right,) if isinstance(self.right, str) else tuple(self.right)
+__all__ = ["UNNAMED", "Bad", "Imported", "import_file", "import_found", "import_rows", "write_bad"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,34 +122,39 @@ def import_found(
         layout: `Imported.layout`.
         notes: Cautions about how the file was read.
     """
-    columns = settings.columns
-    if settings.answer is not None:
-        columns = ColumnMap({**columns.columns, "answer": (settings.answer,)}, columns.scores)
-    labels = Labels(settings.words, settings.cut, settings.other_labels)
-    builder = Builder(columns, settings.primary, settings.option_scale, labels, settings.cut_off)
-    reading = _Reading(path, builder, settings)
-    for row in rows:
-        reading.add(row)
-    records, model = reading.finish()
+    columns, found, is_export = settings.columns, list(rows), settings.format in EXPORTS
+    whole = [row.with_paths(sorted(columns.named)) if isinstance(row, RawRow) else row for row in found]
+    good = [row for row in whole if isinstance(row, RawRow)]
+    # A path that leads nowhere in every row is as wrong as a column that no row has.
+    seen = {name for row in found if isinstance(row, RawRow) for name in row.values}
+    seen |= {name for row in good for name in columns.named if row.values.get(name) is not None}
+    if good:
+        _refuse_empty(good[0], columns)
+        if not is_export:  # an export may lack what nobody labelled, or what an older version wrote
+            _refuse_unseen(path, columns, seen)
+    builder = Builder(settings, fields_of(good[0], columns) if good else frozenset())
+    records, bad, models = _records(whole, builder, settings)
+    model = _model_of(path, models, settings.system)
     if not records:
-        if not reading.bad:
-            raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
-        raise UsageError(f"none of {len(reading.bad)} rows of {path} can be read. The first: {reading.bad[0].problem}")
-    there = (name for field in ("correct", "error") for name in columns.of(field) if name in reading.seen)
-    labels.finish(next(there, "correct"))
+        if good:
+            _refuse_unseen(path, columns, seen)
+        raise _nothing_read(path, bad)
+    there = (name for field in ("correct", "error") for name in columns.of(field) if name in seen)
+    builder.labels.finish(next(there, "correct"))
     _refuse_unanswered(path, records)
     records = _by_content(records, builder.numbered)
-    header = _header(path, settings, model, builder, records, reading.seen)
-    found = [
+    header = _header(path, settings, model, _plan(settings, records, builder.planned, seen), records)
+    others = models.total() - models[model] if model else 0
+    cautions = [
         *notes,
-        *reading.notes(),
+        *([f"{others} rows of other models were left out."] if others else []),
         *builder.cautions.notes(),
-        *labels.notes(),
-        *(() if settings.format in EXPORTS or layout == "table" else overlooked(reading.seen, columns)),
+        *builder.labels.notes(),
+        *(() if is_export or layout == "table" else overlooked(seen, columns)),
         *_notes(settings, records, header.plan),
     ]
-    n_rows = len(records) + len(reading.bad)
-    return Imported(RecordFile(path, header, tuple(records)), layout, tuple(reading.bad), tuple(found), n_rows)
+    n_rows = len(records) + len(bad)
+    return Imported(RecordFile(path, header, records), layout, tuple(bad), tuple(cautions), n_rows)
 
 
 def write_bad(path: Path, bad: Sequence[Bad]) -> None:
@@ -215,148 +168,119 @@ def write_bad(path: Path, bad: Sequence[Bad]) -> None:
     atomic_write(path, (f"{line}\n".encode() for line in lines), private=True)
 
 
-class _Reading:
-    """The records of rows so far. The first malformed row stops, or is counted.
+def _records(
+    rows: Iterable[Found], builder: Builder, settings: ImportSettings
+) -> tuple[list[Record], list[Bad], Counter[str]]:
+    """The records of rows, the malformed rows, and how many rows each model has; rows of one model alone are read.
 
-    Of rows with a model column only those of one model are read. All are counted, so that an error can list them.
-
-    Attributes:
-        records: The records.
-        bad: Malformed rows that were left out.
-        seen: Columns that some row has, and paths that lead to a value in some row.
+    Raises:
+        RecordError: The first malformed row, unless they are counted.
     """
-
-    def __init__(self, path: Path, builder: Builder, settings: ImportSettings) -> None:
-        self.records: list[Record] = []
-        self.bad: list[Bad] = []
-        self.seen: set[str] = set()
-        self._path, self._builder, self._settings = path, builder, settings
-        self._paths = sorted(builder.columns.named)
-        self._places: dict[str, str] = {}
-        self._models: Counter[str] = Counter()
-        self._stopped: RecordError | None = None
-
-    def add(self, row: Found) -> None:
-        """Read a row; after the first malformed one only its columns, because only all rows say which are missing."""
-        if self._stopped is not None:
-            self.seen.update(row.values if isinstance(row, RawRow) else ())
-            return
+    records, bad = list[Record](), list[Bad]()
+    models = Counter[str]()
+    first_at: dict[str, str] = {}
+    for row in rows:
         try:
             if isinstance(row, RecordError):
                 raise row
-            whole = row.with_paths(self._paths)
-            # A path that leads nowhere in every row is as wrong as a column that no row has.
-            self.seen.update(name for name, value in whole.values.items() if name in row.values or value is not None)
-            if self._is_of_the_model(whole):
-                self._build(whole)
+            name = _named_model(row, settings.columns)
+            models.update([] if name is None else [name])
+            if name is not None and name != (settings.system or next(iter(models))):
+                continue
+            record = builder.build(row)
+            if record.id in first_at:
+                raise _repeated(row, settings.columns, record, first_at[record.id])
         except RecordError as error:
-            if self._settings.skip_bad:
-                self.bad.append(Bad(str(error), None if isinstance(row, RecordError) else dict(row.values)))
-            else:
-                self._stopped = error
+            if not settings.skip_bad:
+                raise
+            bad.append(Bad(str(error), None if isinstance(row, RecordError) else dict(row.values)))
+        else:
+            first_at[record.id] = row.where
+            records.append(record)
+    return records, bad, models
 
-    def finish(self) -> tuple[list[Record], str | None]:
-        """The records, and the model that was read, as the file names it.
 
-        Raises:
-            RecordError: The first malformed row.
-            UsageError: No row has a column that was named; or the file holds several models and none was chosen, or
-                lacks the chosen one.
-        """
-        columns = self._builder.columns
-        if self._stopped is not None:
-            if self.seen:  # a missing model has an error of its own, and so has a first line that is no row
-                self._refuse_unseen(columns.named - set(columns.columns.get("model", ())))
-            raise self._stopped
-        model = self._model()
-        # An export may lack what nobody labelled, or what an older version wrote.
-        if self.seen and (not self.records or self._settings.format not in EXPORTS):
-            self._refuse_unseen(columns.named)
-        return self.records, model
+def _named_model(row: RawRow, columns: ColumnMap) -> str | None:
+    """The model that a row names; None if the file has no column of models."""
+    column = columns.column("model")
+    if column not in row.values and not (columns.mapped("model") and column):
+        return None
+    name = row.name(column)
+    if name is None:
+        raise row.fail(column, None, "every row must name its model")
+    return name
 
-    def notes(self) -> Iterator[str]:
-        """Sentences about rows that were left out on purpose."""
-        others = sum(count for name, count in self._models.items() if name != self._settings.system)
-        if self._settings.system is not None and others:
-            yield f"{others} rows of other models were left out."
 
-    def _is_of_the_model(self, row: RawRow) -> bool:
-        columns = self._builder.columns
-        column = columns.column("model")
-        if column not in row.values and not (columns.mapped("model") and column):
-            return True
-        name = row.name(column)
-        if name is None:
-            raise row.fail(column, None, "every row must name its model")
-        self._models[name] += 1
-        return name == (self._settings.system or next(iter(self._models)))
+def _model_of(path: Path, models: Counter[str], system: str | None) -> str | None:
+    """The model that was read, as the file names it; None if the file names none.
 
-    def _build(self, row: RawRow) -> None:
-        if self._builder.expected is None:
-            self._refuse_empty(row)
-        record = self._builder.build(row)
-        first = self._places.setdefault(record.id, row.where)
-        if len(self._places) == len(self.records):
-            raise self._repeated(row, record, first)
-        self.records.append(record)
-
-    def _repeated(self, row: RawRow, record: Record, first: str) -> RecordError:
-        """The error of a row whose id, or whose question where rows have no id, an earlier row has."""
-        columns = self._builder.columns
-        column = columns.column("id")
-        if row.name(column) is not None:
-            rule = f"this id is already at {first}. Choose rows by another column, --rows \"[?NAME == 'VALUE']\", or "
-            return row.fail(column, record.id, f"{rule}correct the id.")
-        return row.fail(
-            columns.column("question") or "question",
-            record.question,
-            f"this question is already at {first}, and a question is measured once. Remove one of the rows; if they "
-            "differ in another column, give each an id: --map id=COLUMN.",
-        )
-
-    def _refuse_empty(self, first: RawRow) -> None:
-        """Refuse rows with neither answers nor scores.
-
-        Raises:
-            UsageError: With the options that fit the columns by their names.
-        """
-        if self._builder.fields_of(first) & {"answer", "samples", "option_scores"} or self._builder.columns.scores:
-            return
-        name = export_like(first.values)
-        if name is not None:
-            raise UsageError(f"{first.where}: the fields are those of {name}. Read it so: --format {name}")
-        names = [str(name) for name in first.values]
+    Raises:
+        UsageError: The file has several and none was chosen, or it lacks the chosen one.
+    """
+    there = ", ".join(f"{name} ({count} rows)" for name, count in models.items())
+    if system is not None and not models:
         raise UsageError(
-            f"{first.where}: there is neither an answer, samples, option scores nor a score among the columns "
-            f"{', '.join(names)}. Map a score (--map confidence=COLUMN if high is sure, --map score=COLUMN if high is "
-            f"unsure), or answers ({proposed(names) or '--map samples=COLUMN'}), or name the tool that wrote the file: "
-            f"--format {', '.join(EXPORTS)}. Questions alone go to `calibrate collect`."
+            "--system is for files with a column of models (--map model=COLUMN); leave it out, or map the column"
+        )
+    if system is not None and system not in models:
+        raise UsageError(f"--system {system}: {path} holds the models {there}. Choose one of them.")
+    if system is None and len(models) > 1:
+        raise UsageError(
+            f"{path} holds several models: {there}. A threshold is valid for one: choose it with --system NAME, and "
+            "import each to its own file."
+        )
+    return system or next(iter(models), None)
+
+
+def _repeated(row: RawRow, columns: ColumnMap, record: Record, first: str) -> RecordError:
+    """The error of a row whose id, or whose question where rows have no id, an earlier row has."""
+    column = columns.column("id")
+    if row.name(column) is not None:
+        rule = f"this id is already at {first}. Choose rows by another column, --rows \"[?NAME == 'VALUE']\", or "
+        return row.fail(column, record.id, f"{rule}correct the id.")
+    return row.fail(
+        columns.column("question") or "question",
+        record.question,
+        f"this question is already at {first}, and a question is measured once. Remove one of the rows; if they "
+        "differ in another column, give each an id: --map id=COLUMN.",
+    )
+
+
+def _refuse_empty(first: RawRow, columns: ColumnMap) -> None:
+    """Refuse rows with neither answers nor scores.
+
+    Raises:
+        UsageError: With the options that fit the columns by their names.
+    """
+    if fields_of(first, columns) & {"answer", "samples", "option_scores"} or columns.scores:
+        return
+    name = export_like(first.values)
+    if name is not None:
+        raise UsageError(f"{first.where}: the fields are those of {name}. Read it so: --format {name}")
+    names = [str(name) for name in first.values]
+    raise UsageError(
+        f"{first.where}: there is neither an answer, samples, option scores nor a score among the columns "
+        f"{', '.join(names)}. Map a score (--map confidence=COLUMN if high is sure, --map score=COLUMN if high is "
+        f"unsure), or answers ({proposed(names) or '--map samples=COLUMN'}), or name the tool that wrote the file: "
+        f"--format {', '.join(EXPORTS)}. Questions alone go to `calibrate collect`."
+    )
+
+
+def _refuse_unseen(path: Path, columns: ColumnMap, seen: Collection[str]) -> None:
+    """Refuse a map that names a column, or a path, that no row has."""
+    missing = sorted(columns.named - set(seen))
+    if missing:
+        hint = did_you_mean(missing[0], sorted(seen))
+        raise UsageError(
+            f"no row of {path} has a column {missing[0]!r}; there are {', '.join(sorted(seen))}. {hint}Correct the "
+            "--map."
         )
 
-    def _refuse_unseen(self, named: Collection[str]) -> None:
-        missing = sorted(set(named) - self.seen)
-        if missing:
-            hint = did_you_mean(missing[0], sorted(self.seen))
-            raise UsageError(
-                f"no row of {self._path} has a column {missing[0]!r}; there are {', '.join(sorted(self.seen))}. {hint}"
-                "Correct the --map."
-            )
 
-    def _model(self) -> str | None:
-        system = self._settings.system
-        there = ", ".join(f"{name} ({count} rows)" for name, count in self._models.items())
-        if system is not None and not self._models:
-            raise UsageError(
-                "--system is for files with a column of models (--map model=COLUMN); leave it out, or map the column"
-            )
-        if system is not None and system not in self._models:
-            raise UsageError(f"--system {system}: {self._path} holds the models {there}. Choose one of them.")
-        if system is None and len(self._models) > 1:
-            raise UsageError(
-                f"{self._path} holds several models: {there}. A threshold is valid for one: choose it with --system "
-                "NAME, and import each to its own file."
-            )
-        return system or next(iter(self._models), None)
+def _nothing_read(path: Path, bad: Sequence[Bad]) -> UsageError:
+    if not bad:
+        return UsageError(f"{path} holds no row that can be read. Each row must be one question.")
+    return UsageError(f"none of {len(bad)} rows of {path} can be read. The first: {bad[0].problem}")
 
 
 def _by_content(records: list[Record], numbered: Collection[str]) -> list[Record]:
@@ -395,21 +319,16 @@ def _refuse_unanswered(path: Path, records: Sequence[Record]) -> None:
 
 
 def _header(
-    path: Path,
-    settings: ImportSettings,
-    model: str | None,
-    builder: Builder,
-    records: Sequence[Record],
-    seen: Collection[str],
+    path: Path, settings: ImportSettings, model: str | None, plan: SamplingPlan, records: Sequence[Record]
 ) -> RecordHeader:
-    columns = builder.columns
+    columns = settings.columns
     return RecordHeader.of(
         [record.to_question() for record in records],
         model=ModelIdentity(provider=settings.provider, model=settings.model or model or UNNAMED),
-        plan=_plan(settings, records, builder.planned, seen),
+        plan=plan,
         prompt=settings.prompt,
         questions_name=path.name,
-        correctness=_correctness(settings, columns, records),
+        correctness=_correctness(settings, records),
         estimators={score.key: score.spec for score in columns.scores},
     )
 
@@ -461,11 +380,11 @@ def _bindings(records: Sequence[Record]) -> Bindings | None:
         return None
 
 
-def _correctness(settings: ImportSettings, columns: ColumnMap, records: Sequence[Record]) -> CorrectnessSpec | None:
+def _correctness(settings: ImportSettings, records: Sequence[Record]) -> CorrectnessSpec | None:
     """The labelling rule that the artifact stores for labels of the file; None without labels."""
     if all(record.correct is None for record in records):
         return None
-    names = [next(iter(columns.of(name)), "(none)") for name in ("correct", "error")]
+    names = [next(iter(settings.columns.of(name)), "(none)") for name in ("correct", "error")]
     params: dict[str, Any] = {"columns": " or not ".join(names)}
     for name, value in (("right", settings.words), ("cut", settings.cut), ("other_labels", settings.other_labels)):
         if value not in (None, ()):

@@ -7,16 +7,14 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from guardrail.errors import UsageError
 
 from ..row import RawRow, short
+from .field_map import OtherLabels
 
-__all__ = ["WORDS", "Labels", "OtherLabels"]
-
-OtherLabels = Literal["wrong", "unlabelled"]
-"""What a label is that says neither right nor wrong, such as "unparseable"."""
+__all__ = ["WORDS", "Labels"]
 
 WORDS = {
     **dict.fromkeys(("true", "t", "1", "1.0", "yes", "y", "right", "correct", "pass", "passed"), True),

@@ -476,8 +476,8 @@ def test_a_file_with_several_models_is_read_one_by_one(tmp_path: Path) -> None:
     alone = jsonl(tmp_path / "one.jsonl", [{"id": "a", "answer": "x", "model": "m1"}])
     assert import_file(alone).file.header.model.model == "m1"  # a column of the field's name
     assert import_file(alone, ImportSettings(columns=parse_map(["model=-"]))).file.header.model.model == "unnamed"
-    nameless = jsonl(tmp_path / "n.jsonl", [{"id": "a", "answer": "x"}])
-    with pytest.raises(RecordError, match="every row must name its model"):
+    nameless = jsonl(tmp_path / "n.jsonl", [*rows[:1], {"id": "a", "answer": "x"}])
+    with pytest.raises(RecordError, match=r"n.jsonl:2: .*every row must name its model"):
         import_file(nameless, ImportSettings(columns=columns))
 
 

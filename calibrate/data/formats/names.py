@@ -1,0 +1,149 @@
+"""What the names of a file's columns say about the fields that they hold."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from ..row import RawRow
+from .field_map import FIELDS, SCORES, ColumnMap, score_column
+
+__all__ = ["column_names", "overlooked", "proposed", "read_as", "recognised"]
+
+_LABELS = ("correct", "error")
+"""Fields of labels."""
+
+_RECOGNISED = ("id", "question", "references", "answer", *_LABELS, "group")
+"""Fields that are recognised beside scores in a table that has its scores and labels."""
+
+_USUAL = {
+    "question": ("the question", "prompt query input instruction"),
+    "references": (
+        "the accepted answers",
+        "ref reference gold gold_answer golden_answer ground_truth target expected expected_answer",
+    ),
+    "answer": ("the answer that is judged", "response output prediction completion model_answer reply"),
+    "samples": ("the sampled answers", "generations completions responses"),
+    "correct": ("whether the answer is right", "is_correct right ok label passed"),
+    "error": ("whether the answer is wrong", "is_error wrong incorrect"),
+    "confidence": ("a confidence in [0, 1]", "confidence conf probability prob p_true"),
+    "certainty": (
+        "a number that is higher for more certain answers",
+        "certainty logprob mean_logprob log_likelihood",
+    ),
+    "score": (
+        "an uncertainty (higher is less certain)",
+        "score uncertainty entropy semantic_entropy perplexity",
+    ),
+}
+"""What a field holds, and names that its columns often have. An import needs a mapping all the same, because a guess
+may be wrong."""
+
+_ROOT = re.compile(r"[.\[| ]")
+"""End of the column that a path begins with."""
+
+
+def column_names(rows: Iterable[RawRow]) -> list[str]:
+    """All columns of the rows, in order of appearance."""
+    return list(dict.fromkeys(str(name) for row in rows for name in row.values))
+
+
+def recognised(rows: Sequence[RawRow], columns: ColumnMap) -> ColumnMap:
+    """The map with the columns that are not mapped and have a usual name, such as "confidence" or "is_correct".
+
+    A confidence above 1, as a percentage, is read as a number that is higher for certain answers.
+    """
+    names = column_names(rows)
+    fields, scores = dict(columns.columns), list(columns.scores)
+    read, known = _taken(columns, names)
+    for name in names:
+        field = _usual_field(name)
+        if field is None or name in read or field in known:
+            continue
+        if field in SCORES:
+            if field == "confidence" and any((row.number_or_none(row.values.get(name)) or 0) > 1 for row in rows):
+                field = "certainty"
+            scores.append(score_column(name, f"{'_'.join(name.split())}:{name}", field))
+        elif field in _RECOGNISED:
+            fields[field] = (name,)
+            known |= set(_LABELS) if field in _LABELS else {field}
+    return ColumnMap(fields, tuple(scores))
+
+
+def read_as(columns: ColumnMap, names: Sequence[str]) -> str:
+    """The sentence that says which column was taken for what.
+
+    Args:
+        columns: The map with the recognised columns.
+        names: All columns of the file.
+    """
+    said: list[str] = []
+    used: set[str] = set()
+    for score in columns.scores:
+        direction = "lower" if not score.confidence and not score.certain else "higher"
+        said.append(f"score {score.column} ({direction} is more certain)")
+        used.add(score.column)
+    for holds in FIELDS:
+        for name in columns.of(holds):
+            if name in names or columns.mapped(holds):
+                said.append(name if name == holds else f"{holds} {name}")
+                used.add(name)
+    unread = [name for name in names if name and name not in used]
+    return f"Read as {', '.join(said)}" + (f"; not read: {', '.join(unread)}." if unread else ".")
+
+
+def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
+    """A hint for each unread column whose name is nearly that of a field that has no column: the ``--map`` to use it.
+
+    Args:
+        seen: Columns of the rows.
+        columns: The map they were read with.
+    """
+    read, known = _taken(columns, seen)
+    for column in sorted(set(seen) - read):
+        near = difflib.get_close_matches(_plain(column), FIELDS, n=1, cutoff=0.8)
+        field = _usual_field(column) or next(iter(near), None)
+        if field is not None and field not in known:
+            holds = _USUAL[field][0] if field in _USUAL else f"the field {field}"
+            mapping = shlex.quote(f"{field}={column}")
+            yield f"Column {column!r} was not read. If it holds {holds}: --map {mapping}"
+
+
+def proposed(names: Sequence[str]) -> str:
+    """Options that fit columns by their names, for an error; "" without any."""
+    numbered: dict[str, list[str]] = {}
+    for name in names:
+        if match := re.fullmatch(r"(.*\D)\d+", name):
+            numbered.setdefault(match[1], []).append(name)
+    samples = max(numbered.values(), key=len, default=[])
+    left = [name for name in reversed(names) if name not in samples and name not in FIELDS]
+    # A name such as llm_answer says at its end what it holds.
+    usual = {_usual_field(name) or _usual_field(re.split("[ _-]", name)[-1]): name for name in left}
+    options = [
+        f"--map {shlex.quote(f'{field}={usual[field]}')}"
+        for field in ("question", "references", "answer")
+        if field in usual
+    ]
+    return " ".join([*options, *([f"--map samples={','.join(samples)}"] if len(samples) > 1 else [])])
+
+
+def _taken(columns: ColumnMap, names: Collection[str]) -> tuple[set[str], set[str]]:
+    """The columns that are read, and the fields that have one; a label and its opposite are one, and so are scores."""
+    read = columns.read | {_ROOT.split(path, maxsplit=1)[0] for path in columns.read}
+    fields = {field for field in FIELDS if columns.mapped(field) or any(name in names for name in columns.of(field))}
+    fields |= set(_LABELS) if fields & set(_LABELS) else set()
+    return read, fields | (set(SCORES) if columns.scores else set())
+
+
+def _usual_field(column: str) -> str | None:
+    """The field that a column of this name usually holds; None for other names."""
+    plain = _plain(column)
+    if plain in FIELDS:
+        return plain
+    return next((name for name, (_, names) in _USUAL.items() if plain in names.split()), None)
+
+
+def _plain(column: str) -> str:
+    return column.strip().lower().replace(" ", "_").replace("-", "_")
