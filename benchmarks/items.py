@@ -302,7 +302,7 @@ def bank_pool(requests: int) -> Pool:
         return Sample(text="", tool_calls=(ToolCall(name="transfer", arguments=compared),))
 
     for step in recorded_transfers(requests):
-        request = str(step.messages[-1]["content"])
+        request = step.question
         primary, *samples = (transfer(request, {} if k is None else {SAMPLE_INDEX: k}) for k in (None, *range(SAMPLES)))
         (intended,) = json.loads(step.references[0])
         supported.append(_supported(measure, primary, samples))

@@ -27,8 +27,6 @@ except MissingDependencyError as _error:
 
 if TYPE_CHECKING:
     from .agent_steps import (
-        Step,
-        collect_steps,
         fit_action,
         read_steps,
         split_by_action,
@@ -64,10 +62,8 @@ __all__ = [
     "Records",
     "Rule",
     "ScoreColumn",
-    "Step",
     "audit",
     "collect_records",
-    "collect_steps",
     "evaluate",
     "fit",
     "fit_action",
@@ -102,10 +98,8 @@ _MODULES = {
     "Records": "dataframe",
     "Rule": "rules",
     "ScoreColumn": "data.formats",
-    "Step": "agent_steps",
     "audit": "evaluation.audit",
     "collect_records": "data.collect",
-    "collect_steps": "agent_steps",
     "evaluate": "evaluation.evaluate",
     "fit": "fitting",
     "fit_action": "agent_steps",

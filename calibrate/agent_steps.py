@@ -5,7 +5,8 @@ The model is asked for that one message again, with the agent's system prompt an
 
     steps = read_steps("steps.jsonl")
     plan = plan_for([make("primary_disagreement", judge=ToolCallJudge(numbers=True))], bindings=bindings_for(tools))
-    collect_steps(steps, model, plan, "steps.records.jsonl", system="You are the bank's assistant.")
+    prompt = PromptWrapping(system="You are the bank's assistant.")
+    collect_records(steps, model, plan, "steps.records.jsonl", prompt=prompt)
     parts = split_by_action("steps.records.jsonl", exempt=["balance"])   # {"transfer": ..., "answer": ...}
 
     artifact = fit_action(parts["transfer"], make("primary_disagreement", judge=ToolCallJudge(numbers=True)), alpha=0.1)
@@ -20,11 +21,10 @@ the recorded one leads its users elsewhere; record the guarded agent's own conve
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -32,7 +32,6 @@ from langchain_core.messages import (
     convert_to_messages,
     convert_to_openai_messages,
 )
-from pydantic import Field
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError
@@ -40,15 +39,14 @@ from guardrail.files import atomic_write, check_version
 from guardrail.judges import canonical_calls
 from guardrail.judges.tool_call import read_calls
 from guardrail.plain_json import canonical_json, sha256_hex
-from guardrail.prompting import PromptWrapping, conversation_text
-from guardrail.types import Frozen, SamplingPlan, ToolCall
+from guardrail.prompting import conversation_text
+from guardrail.types import ToolCall
 from guardrail.uncertainty import Estimator
 
 from .correctness import CorrectnessRule, ToolCalls, label_file
-from .data.collect import Collected, collect_records
-from .data.progress import Progress, silent
 from .data.questions import Question
 from .data.records import Record, read_records, write_records
+from .data.row import RawRow
 from .data.rows import read_rows
 from .data.split import Groups
 from .ledger import Ledger, counted
@@ -56,44 +54,41 @@ from .pipeline import fit_artifact, part_header
 from .scoring.compute import score_records
 from .scoring.names import estimator_key
 
-__all__ = ["ANSWER", "Step", "collect_steps", "fit_action", "read_steps", "split_by_action", "steps_of", "write_steps"]
+__all__ = ["ANSWER", "fit_action", "read_steps", "split_by_action", "step_of", "steps_of", "write_steps"]
 
 ANSWER = "answer"
 """Name of the part in which the agent answers instead of calling a tool."""
 
 
-class Step(Frozen):
-    """One decision of an agent."""
+def step_of(
+    messages: Sequence[BaseMessage],
+    *,
+    id: str | None = None,
+    references: Iterable[str] = (),
+    rejected: Iterable[str] = (),
+    group: str | None = None,
+) -> Question:
+    """One decision of an agent as a question: its text is the whole conversation, so that steps differ as they do.
 
-    id: str
-    """Unique name within the file: given, or "step-" and 12 hex digits of a hash of the messages."""
-    messages: tuple[dict[str, Any], ...]
-    """The conversation before it, without the system message, in OpenAI's form."""
-    references: tuple[str, ...]
-    """What was right there: calls as canonical JSON, or a text. At least one, or one in ``rejected``."""
-    rejected: tuple[str, ...] = Field(default=(), exclude_if=lambda rejected: not rejected)
-    """What a person rejected there without saying what is right, in the same form."""
-    group: str | None = None
-    """The conversation it is part of."""
-
-    def to_messages(self, system: str | None) -> list[BaseMessage]:
-        """The messages that the model is asked with."""
-        before: list[BaseMessage] = [] if system is None else [SystemMessage(system)]
-        return [*before, *convert_to_messages(list(self.messages))]
-
-    def to_question(self) -> Question:
-        """As an item of a record file: its question is the whole conversation, so that steps differ as they do."""
-        messages = convert_to_messages(list(self.messages))
-        return Question(
-            id=self.id,
-            question=conversation_text(messages),
-            references=self.references,
-            rejected=self.rejected,
-            group=self.group,
-        )
+    Args:
+        messages: The conversation before it, without the system message, which is given when collecting.
+        id: Unique name within the file; default: "step-" and 12 hex digits of a hash of the messages.
+        references: What was right there: calls as canonical JSON, or a text.
+        rejected: What a person rejected there without saying what is right, in the same form.
+        group: The conversation it is part of.
+    """
+    plain: Any = convert_to_openai_messages(messages)
+    return Question(
+        id=id or "step-" + sha256_hex(canonical_json(plain, compact=False, ascii_only=True), 12),
+        question=conversation_text(messages),
+        references=tuple(references),
+        rejected=tuple(rejected),
+        group=group,
+        messages=tuple(plain),
+    )
 
 
-def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Step]:
+def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Question]:
     """The steps of a recorded conversation in which the agent did everything right: one a message of the agent.
 
     A system message is left out: it is given when collecting.
@@ -103,14 +98,13 @@ def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Step]:
     for place, message in enumerate(messages):
         if not isinstance(message, AIMessage) or place == 0:
             continue
-        before: Any = convert_to_openai_messages(messages[:place])
         calls = [ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls]
         reference = canonical_calls(calls) if calls else str(message.text)
-        steps.append(_step({"messages": before, "references": [reference], "group": group}, f"conversation {group}"))
+        steps.append(step_of(messages[:place], references=[reference], group=group))
     return steps
 
 
-def read_steps(path: str | Path) -> list[Step]:
+def read_steps(path: str | Path) -> list[Question]:
     """Read a step file: JSONL of ``messages``, ``references`` and optionally ``id``, ``group`` and ``rejected``.
 
     ``messages`` are in OpenAI's form (``role``, ``content``, ``tool_calls``, ``tool_call_id``), without the system
@@ -123,63 +117,24 @@ def read_steps(path: str | Path) -> list[Step]:
     path = Path(path)
     if not path.is_file():
         raise UsageError(f"no step file at {path}. Write one JSON object a line: messages, references, group.")
-    step_of: dict[str, Step] = {}
+    step_by_id: dict[str, Question] = {}
     for row in read_rows(path, "jsonl"):
-        step = _step(row.values, row.where)
-        if step.id in step_of:
-            raise RecordError(
-                f"{row.where}: a step with the id {step.id!r} was there before. Remove one or give it an id."
-            )
-        step_of[step.id] = step
-    if not step_of:
+        step = _step(row)
+        if step.id in step_by_id:
+            raise row.fail("id", step.id, "a step with this id was there before. Remove one or give it an id.")
+        step_by_id[step.id] = step
+    if not step_by_id:
         raise UsageError(f"{path} holds no step.")
-    return list(step_of.values())
+    return list(step_by_id.values())
 
 
-def write_steps(path: str | Path, steps: Iterable[Step]) -> None:
+def write_steps(path: str | Path, steps: Iterable[Question]) -> None:
     """Write a step file."""
-    lines = (step.model_dump_json(exclude_none=True) for step in steps)
-    atomic_write(Path(path), (f"{line}\n".encode() for line in lines), private=True)
-
-
-def collect_steps(
-    steps: Sequence[Step],
-    model: BaseChatModel,
-    plan: SamplingPlan,
-    path: str | Path,
-    *,
-    system: str | None,
-    name: str = "steps",
-    progress: Progress = silent,
-    **options: Any,
-) -> Collected:
-    """Ask the model for every step's decision that is not in the record file yet; see `collect_records`.
-
-    Args:
-        steps: What to ask; ids must be distinct.
-        model: The agent's model, as it will run.
-        plan: How to draw, with the agent's tools: `plan_for(..., bindings=bindings_for(tools))`.
-        path: Record file, created or resumed.
-        system: The agent's system prompt, exactly as at run time.
-        name: Name of the set, for the header.
-        progress: Called after every answer.
-        **options: Others of `collect_records`.
-    """
-    messages = {step.id: step.to_messages(system) for step in steps}
-    if len(messages) != len(steps):
-        raise UsageError(f"{len(steps)} steps, but {len(messages)} distinct ids. Give each step a distinct id.")
-    questions = [step.to_question() for step in steps]
-    return collect_records(
-        questions,
-        model,
-        plan,
-        path,
-        prompt=PromptWrapping(system=system),
-        messages=messages,
-        name=name,
-        progress=progress,
-        **options,
-    )
+    fields = ("id", "messages", "references", "rejected", "group")
+    rows = ({name: getattr(step, name) for name in fields} for step in steps)
+    lines = ({name: value for name, value in row.items() if value or name == "references"} for row in rows)
+    written = (json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines)
+    atomic_write(Path(path), (f"{line}\n".encode() for line in written), private=True)
 
 
 def split_by_action(
@@ -255,26 +210,27 @@ def fit_action(
     return counted(artifact, Ledger([Path(path)]))
 
 
-def _step(row: Mapping[str, Any], where: str) -> Step:
-    check_version(row.get("format", 1), 1, where, "write messages, references and group only", error=RecordError)
+def _step(row: RawRow) -> Question:
+    check_version(
+        row.values.get("format", 1), 1, row.where, "write messages, references and group only", error=RecordError
+    )
+    written = row.values.get("messages")
     try:
-        messages = convert_to_messages(row.get("messages") or [])
-        plain: Any = convert_to_openai_messages(messages)
+        messages = convert_to_messages(written or [])
     except (ValueError, TypeError, NotImplementedError) as error:
-        raise RecordError(f"{where}: field 'messages': {error}") from error
+        raise row.fail("messages", written, str(error)) from error
     if not messages or any(isinstance(message, SystemMessage) for message in messages):
-        raise RecordError(
-            f"{where}: field 'messages': got {str(row.get('messages'))[:80]}; a list of messages in OpenAI's form, "
-            "without the system message, which is given when collecting"
+        rule = (
+            "it must be a list of messages in OpenAI's form, without the system message, which is given when collecting"
         )
-    right, group = row.get("references"), row.get("group")
+        raise row.fail("messages", written, rule)
+    right, rejected, group = (row.values.get(name) for name in ("references", "rejected", "group"))
     listed = right if isinstance(right, list) and not _is_calls(right) else [right]
-    rejected = tuple(_reference(value, where) for value in row.get("rejected") or ())
-    return Step(
-        id=str(row.get("id") or "step-" + sha256_hex(canonical_json(plain, compact=False, ascii_only=True), 12)),
-        messages=tuple(plain),
-        references=() if rejected and not right else tuple(_reference(value, where) for value in listed),
-        rejected=rejected,
+    return step_of(
+        messages,
+        id=str(row.values.get("id") or "") or None,
+        references=() if rejected and not right else [_reference(row, "references", value) for value in listed],
+        rejected=[_reference(row, "rejected", value) for value in rejected or ()],
         group=None if group is None else str(group),
     )
 
@@ -283,12 +239,10 @@ def _is_calls(value: list[Any]) -> bool:
     return bool(value) and all(isinstance(item, dict) for item in value) and read_calls(json.dumps(value)) is not None
 
 
-def _reference(value: Any, where: str) -> str:
+def _reference(row: RawRow, field: str, value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     if (calls := read_calls(text)) is not None:
         return canonical_calls(calls)
     if not isinstance(value, str) or not value.strip():
-        raise RecordError(
-            f"{where}: field 'references': got {text[:80]}; a text, a call {{'name', 'arguments'}}, or a list of calls"
-        )
+        raise row.fail(field, value, "it must be a text, a call {'name', 'arguments'}, or a list of calls")
     return value

@@ -128,7 +128,6 @@ def collect_on_ray(
     draws ``size`` questions at once (16); otherwise one a node, at least two, with ``calls`` together (16 each).
     """
     native, plan, prompt = is_native(drawing.model), drawing.plan, drawing.prompt
-    rows = [(question, drawing.messages.get(question.id)) for question in drawing.questions]
     with _connected(address, native) as (ray, gpus):
         actors = gpus or max(1 if native else 2, len(ray.nodes()))
         each = max(1, calls // actors) if calls else CONCURRENCY
@@ -139,8 +138,8 @@ def collect_on_ray(
             async def streamed(left: Drawing) -> list[Record]:
                 return [record async for record in left.stream(Pace(each, each))]
 
-            def ask(rows: list[Any]) -> list[bytes]:
-                left = Drawing([q for q, _ in rows], chat, plan, prompt, {q.id: own for q, own in rows if own})
+            def ask(questions: list[Any]) -> list[bytes]:
+                left = Drawing(questions, chat, plan, prompt)
                 batches = (
                     left.batches(size or BATCH_SIZE, Pace(each, each)) if native else [runner().run(streamed(left))]
                 )
@@ -148,5 +147,5 @@ def collect_on_ray(
 
             return ask
 
-        with closing(_results(make, rows, QUESTIONS, actors, gpus)) as batches:
+        with closing(_results(make, drawing.questions, QUESTIONS, actors, gpus)) as batches:
             yield from batches

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -87,7 +87,6 @@ def collect_records(
     path: str | Path,
     *,
     prompt: PromptWrapping | None = None,
-    messages: Mapping[str, Sequence[BaseMessage]] | None = None,
     name: str = "questions",
     batch_size: int | None = None,
     max_concurrency: int | None = None,
@@ -113,8 +112,6 @@ def collect_records(
         plan: How to draw; `guardrail.uncertainty.plan.plan_for` derives one from estimators.
         path: Record file, created or resumed.
         prompt: How questions become messages. Default: the question alone.
-        messages: Messages that replace the wrapped question, by question id: a conversation so far, for instance
-            (see `calibrate.agent_steps`). It has to fit the prompt, as a guard will check.
         name: Name of the question set, for the header.
         batch_size: Questions drawn at once by a native sampler (default 16).
         max_concurrency: Calls in flight at once (default 16; a native sampler of an endpoint has its own limit).
@@ -136,7 +133,7 @@ def collect_records(
     """
     prompt = prompt or PromptWrapping()
     scoring = Scoring.of([scorer] if isinstance(scorer, Scorer) else scorer, prompt)
-    drawing = Drawing(questions, model, plan, prompt, messages or {}, scoring)
+    drawing = Drawing(questions, model, plan, prompt, scoring)
     _check(drawing)
     if engine is not None and scoring.scorers:
         raise UsageError("an engine cannot ask scorers. Collect without, and ask them later: calibrate score --scorer.")
@@ -342,12 +339,11 @@ class Drawing:
     model: BaseChatModel
     plan: SamplingPlan
     prompt: PromptWrapping
-    messages: Mapping[str, Sequence[BaseMessage]]
     scoring: Scoring = NO_SCORERS
 
     def asked(self, question: Question) -> Sequence[BaseMessage]:
         """The messages of a question."""
-        return self.messages.get(question.id) or question.messages_in(self.prompt)
+        return question.messages_in(self.prompt)
 
     def record(self, question: Question, drawn: SampleSet) -> Record:
         """The record of a question and what was drawn for it."""
@@ -462,6 +458,9 @@ def _check(drawing: Drawing) -> None:
     questions, plan, prompt = drawing.questions, drawing.plan, drawing.prompt
     if not questions:
         raise UsageError("no question to ask. Give at least one.")
+    repeated = next((name for name, count in Counter(question.id for question in questions).items() if count > 1), None)
+    if repeated is not None:
+        raise UsageError(f"two questions have the id {repeated!r}. Give each a distinct id.")
     labels = option_labels(questions)
     if plan.options is not None and labels != plan.options:
         raise UsageError(
@@ -474,7 +473,7 @@ def _check(drawing: Drawing) -> None:
     check_settings(drawing.model, plan)
     drawing.scoring.check(plan)
     for question in questions:
-        if prompt.slots or question.messages or question.id in drawing.messages:
+        if prompt.slots or question.messages:
             prompt.check(drawing.asked(question))
 
 

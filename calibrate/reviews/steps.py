@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import AIMessage, SystemMessage, convert_to_openai_messages
+from langchain_core.messages import AIMessage, SystemMessage, convert_to_messages, convert_to_openai_messages
 
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json
@@ -22,8 +22,9 @@ from guardrail.specs import CorrectnessSpec
 from guardrail.types import ToolCall, canonical_calls
 from guardrail.uncertainty import Estimator
 
-from ..agent_steps import ANSWER, Step
+from ..agent_steps import ANSWER, step_of
 from ..correctness import CorrectnessRule, label_records, labelled_by
+from ..data.questions import Question
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, write_records
 from ..data.table import table_of
 from ..pipeline import part_header
@@ -161,7 +162,7 @@ def reviews_of_checkpoints(saver: Any, *, respond: Respond = "wrong") -> list[Re
     return sorted(steps.values(), key=lambda step: step.arrived)
 
 
-def labelled_steps(items: Sequence[ReviewedStep], missing: Missing = "wait") -> list[Step]:
+def labelled_steps(items: Sequence[ReviewedStep], missing: Missing = "wait") -> list[Question]:
     """Make steps about calls with the right calls, or with the rejected ones.
 
     Args:
@@ -169,9 +170,9 @@ def labelled_steps(items: Sequence[ReviewedStep], missing: Missing = "wait") -> 
         missing: How steps without a decision are used. Where they count as wrong, their calls count as rejected.
     """
     return [
-        Step(
+        step_of(
+            convert_to_messages(list(item.messages)),
             id=item.id,
-            messages=item.messages,
             references=() if item.reference is None else (item.reference,),
             rejected=(canonical_calls(item.proposed),) if item.reference is None else (),
             group=item.group,
@@ -187,7 +188,7 @@ def undecided_ids(items: Iterable[ReviewedStep]) -> set[str]:
 
 def labelled_records(
     file: RecordFile,
-    steps: Sequence[Step],
+    steps: Sequence[Question],
     rule: CorrectnessRule,
     estimator: Estimator,
     undecided: Collection[str] = (),

@@ -7,13 +7,16 @@ from pathlib import Path
 
 from langchain_core.messages import AIMessage, HumanMessage
 
-from calibrate.agent_steps import Step, collect_steps, fit_action, split_by_action, steps_of, write_steps
+from calibrate.agent_steps import fit_action, split_by_action, steps_of, write_steps
 from calibrate.correctness import ToolCalls
+from calibrate.data.collect import collect_records
+from calibrate.data.questions import Question
 from examples.bank_agent.bank import CONTACTS, Bank, tools_of
 from examples.bank_agent.model import USUAL, Teller
 from guardrail import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.judges import ToolCallJudge
+from guardrail.prompting import PromptWrapping
 from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.plan import plan_for
 
@@ -33,7 +36,7 @@ def reference(k: int) -> str:
     return "X" + "".join(chr(ord("A") + k // 26**place % 26) for place in range(3))
 
 
-def recorded(n: int, seed: int = 0) -> list[Step]:
+def recorded(n: int, seed: int = 0) -> list[Question]:
     """Return recorded requests with the intended transfer, as the customer confirmed or corrected it."""
     chance = random.Random(seed)
     ids = list(CONTACTS)
@@ -69,7 +72,7 @@ def calibrate(folder: Path) -> CalibrationArtifact:
     write_steps(folder / "recorded.jsonl", steps)
     estimator = make_estimator("primary_disagreement", judge=ToolCallJudge(arguments=COMPARED))
     plan = plan_for([estimator], n=10, bindings=bindings_for(tools_of(Bank(folder / "bank.db"))))
-    collect_steps(steps, Teller(), plan, folder / "recorded-answers.jsonl", system=SYSTEM)
+    collect_records(steps, Teller(), plan, folder / "recorded-answers.jsonl", prompt=PromptWrapping(system=SYSTEM))
     part = split_by_action(folder / "recorded-answers.jsonl", exempt=["balance"])["transfer"]
     artifact = fit_action(part, estimator, alpha=ALPHA, rule="certified", correctness=ToolCalls(arguments=COMPARED))
     artifact.save(path)

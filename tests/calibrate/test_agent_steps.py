@@ -9,20 +9,22 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from calibrate import make_rule, read_records
-from calibrate.agent_steps import collect_steps, fit_action, read_steps, split_by_action, steps_of, write_steps
+from calibrate import collect_records, make_rule, read_records
+from calibrate.agent_steps import fit_action, read_steps, split_by_action, steps_of, write_steps
 from calibrate.correctness import ToolCalls, label_records
 from calibrate.data.questions import Question
 from calibrate.data.records import Record
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError, RecordError, UsageError
 from guardrail.judges import ToolCallJudge
+from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, ToolCall
 from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.plan import plan_for
 
 SYSTEM = "You are the bank's assistant."
+HELLO = {"role": "user", "content": "hello"}
 
 
 def transfer(to: str, amount: int) -> str:
@@ -57,10 +59,15 @@ def test_a_conversation_becomes_one_step_for_each_decision(tmp_path: Path) -> No
         ("100",),
         ('[{"arguments":{"amount":5,"to":"bob"},"name":"transfer"}]',),
     ]
-    assert [len(step.messages) for step in steps] == [1, 3, 5]
-    assert [message.type for message in steps[1].to_messages(SYSTEM)] == ["system", "human", "ai", "tool"]
-    assert steps[0].to_question().question == "how much is there?"
-    assert steps[2].to_question().question.splitlines()[1:] == [
+    assert [len(step.messages or ()) for step in steps] == [1, 3, 5]
+    assert [message.type for message in steps[1].messages_in(PromptWrapping(system=SYSTEM))] == [
+        "system",
+        "human",
+        "ai",
+        "tool",
+    ]
+    assert steps[0].question == "how much is there?"
+    assert steps[2].question.splitlines()[1:] == [
         'ai: [{"arguments":{},"name":"balance"}]',
         "tool: 100",
         "ai: 100",
@@ -81,7 +88,7 @@ def test_a_step_may_say_only_what_was_rejected(tmp_path: Path) -> None:
     assert read_steps(tmp_path / "again.jsonl") == steps
     for amount, correct in ((5, False), (6, None)):  # of another call nobody said whether it is right
         sample = Sample(text="", tool_calls=(ToolCall(name="transfer", arguments={"to": "bob", "amount": amount}),))
-        record = Record.of(steps[0].to_question(), SampleSet(question="pay bob", primary=sample))
+        record = Record.of(steps[0], SampleSet(question="pay bob", primary=sample))
         assert [labelled.correct for labelled in label_records([record], ToolCalls())] == [correct]
 
 
@@ -128,9 +135,9 @@ def test_steps_become_an_artifact_for_each_action(tmp_path: Path) -> None:
     model = ScriptedChat(script=script)
     plan = plan_for([make("self_consistency")], n=4, bindings=bindings_for([transfer, balance]))
     path = tmp_path / "steps.records.jsonl"
-    collected = collect_steps(steps, model, plan, path, system=SYSTEM)
+    collected = collect_records(steps, model, plan, path, prompt=PromptWrapping(system=SYSTEM))
     assert (collected.n_drawn, collected.n_failed) == (42, 0)
-    assert collect_steps(steps, model, plan, path, system=SYSTEM).n_drawn == 0  # resumed
+    assert collect_records(steps, model, plan, path, prompt=PromptWrapping(system=SYSTEM)).n_drawn == 0  # resumed
     parts = split_by_action(path, exempt=["balance"])
     assert {name: len(read_records(part).records) for name, part in parts.items()} == {"answer": 1, "transfer": 40}
     assert read_records(parts["transfer"]).header.n_questions == 40
@@ -157,7 +164,7 @@ def test_calls_of_a_tool_named_answer_are_not_mixed_with_final_answers(tmp_path:
     ]
     tool = {"type": "function", "function": {"name": "answer", "parameters": {}}}
     plan = plan_for([make("self_consistency")], n=2, bindings=bindings_for([tool]))
-    collect_steps(steps, model, plan, tmp_path / "steps.jsonl", system=SYSTEM)
+    collect_records(steps, model, plan, tmp_path / "steps.jsonl", prompt=PromptWrapping(system=SYSTEM))
     with pytest.raises(UsageError, match="calls a tool named 'answer'"):
         split_by_action(tmp_path / "steps.jsonl")
     assert list(split_by_action(tmp_path / "steps.jsonl", exempt=["answer"])) == ["answer"]
@@ -175,7 +182,7 @@ def test_steps_of_one_conversation_are_not_taken_for_independent_ones(tmp_path: 
     estimator = make("self_consistency", judge=ToolCallJudge())
     plan = plan_for([estimator], n=2, bindings=bindings_for([transfer]))
     path = tmp_path / "steps.records.jsonl"
-    collect_steps(steps, ScriptedChat(script=script), plan, path, system=None)
+    collect_records(steps, ScriptedChat(script=script), plan, path)
     artifact = fit_action(path, estimator, alpha=0.4, rule="acrc")
     conversations = tuple(f"conversation {k}" for k in range(4))
     assert tuple(sorted(artifact.calibration.group or ())) == conversations
@@ -186,26 +193,17 @@ def test_steps_of_one_conversation_are_not_taken_for_independent_ones(tmp_path: 
 
 
 def test_steps_that_do_not_fit_the_prompt_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    from calibrate import collect_records
-    from guardrail.prompting import PromptWrapping
-
-    question = Question(id="a", question="hello")
+    question = Question(id="a", question="hello", messages=({"role": "system", "content": "Be brief."}, HELLO))
+    plan, prompt = plan_for([make("self_consistency")], n=2), PromptWrapping(system=SYSTEM)
     with pytest.raises(ArtifactMismatchError, match="system message"):
-        collect_records(
-            [question],
-            ScriptedChat(),
-            plan_for([make("self_consistency")], n=2),
-            tmp_path / "r.jsonl",
-            prompt=PromptWrapping(system=SYSTEM),
-            messages={"a": [HumanMessage("hello")]},
-        )
+        collect_records([question], ScriptedChat(), plan, tmp_path / "r.jsonl", prompt=prompt)
     assert not (tmp_path / "r.jsonl").exists()
 
 
 def test_two_steps_with_one_id_are_refused(tmp_path: Path) -> None:
     step = steps_of(CONVERSATION, group="c")[0]
-    with pytest.raises(UsageError, match="distinct ids"):
-        collect_steps([step, step], ScriptedChat(), plan_for([make("self_consistency")]), tmp_path / "r", system=None)
+    with pytest.raises(UsageError, match="distinct id"):
+        collect_records([step, step], ScriptedChat(), plan_for([make("self_consistency")]), tmp_path / "r")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.estimators.page import Page
-from calibrate.agent_steps import Step, write_steps
+from calibrate.agent_steps import read_steps, write_steps
 from calibrate.data.labels import open_session
 from calibrate.data.records import read_records, write_records
 from calibrate.evaluation.evaluate import Evaluation
@@ -126,7 +126,7 @@ def write_file_of_records(source: Path, target: Path) -> None:
 
 
 def write_file_of_steps(source: Path, target: Path) -> None:
-    write_steps(target, map(Step.from_stored, source.read_text(encoding="utf-8").splitlines()))
+    write_steps(target, read_steps(source))
 
 
 def write_labels(source: Path, target: Path) -> None:

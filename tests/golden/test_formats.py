@@ -30,6 +30,7 @@ from guardrail.items.spec import ItemScores, ItemsSpec
 from guardrail.judges import EntailmentScores
 from guardrail.judges.cache import PairCache, cached
 from guardrail.outcome import Feasible
+from guardrail.prompting import PromptWrapping
 from guardrail.review import Candidate, CandidateRule, Monitors, ReviewStore
 from guardrail.review.web.accounts import Accounts
 from guardrail.sampling.draws import Draw, Draws
@@ -284,9 +285,14 @@ def test_a_combination_has_its_parts_and_ranks() -> None:
 def test_steps_are_the_decisions_of_a_conversation() -> None:
     first, second, third = read_steps(FOLDER / "steps.jsonl")
     assert first.references == ('[{"arguments":{"amount":5,"to":"bob"},"name":"transfer"}]',)
-    assert [message.type for message in second.to_messages("Be brief.")] == ["system", "human", "ai", "tool"]
+    assert [message.type for message in second.messages_in(PromptWrapping(system="Be brief."))] == [
+        "system",
+        "human",
+        "ai",
+        "tool",
+    ]
     assert (second.references, second.group) == (("Done.", "Sent."), "conversation 1")
-    assert (third.to_question().question, third.group) == ("Grüß dich", None)
+    assert (third.question, third.group) == ("Grüß dich", None)
 
 
 @pytest.mark.parametrize("name", ["questions.jsonl", "questions.csv"])

@@ -17,14 +17,17 @@ from guardrail.errors import UsageError, did_you_mean, require
 from guardrail.files import sqlite_path
 from guardrail.judges import ToolCallJudge
 from guardrail.outcome import CERTIFIED
+from guardrail.prompting import PromptWrapping
 from guardrail.sampling.models import resolve_model
 from guardrail.types import Bindings
 from guardrail.uncertainty import Estimator, make_estimator
 from guardrail.uncertainty.plan import plan_for
 
-from ...agent_steps import ANSWER, Step, collect_steps
+from ...agent_steps import ANSWER
 from ...correctness import ToolCalls
+from ...data.collect import collect_records
 from ...data.progress import bar
+from ...data.questions import Question
 from ...data.records import RecordFile, read_records
 from ...ledger import Ledger, counted
 from ...pipeline import fit_artifact
@@ -283,7 +286,7 @@ def _say_what_waits(items: Sequence[ReviewedStep], missing: Missing, source: str
         )
 
 
-def _drawn(steps: Sequence[Step], drawing: Drawing | None, measured: Estimator, path: Path) -> RecordFile:
+def _drawn(steps: Sequence[Question], drawing: Drawing | None, measured: Estimator, path: Path) -> RecordFile:
     """The samples of steps that nobody recorded, drawn now; a file that was begun is resumed."""
     if drawing is None or drawing.tools is None:
         raise UsageError(
@@ -292,9 +295,9 @@ def _drawn(steps: Sequence[Step], drawing: Drawing | None, measured: Estimator, 
         )
     plan = plan_for([measured], n=drawing.n, bindings=read_bindings(drawing.tools))
     with bar(console, "asking") as progress:
-        collect_steps(
-            steps, resolve_model(drawing.model), plan, path, system=drawing.system, name=path.name, progress=progress
-        )
+        prompt = PromptWrapping(system=drawing.system)
+        model = resolve_model(drawing.model)
+        collect_records(steps, model, plan, path, prompt=prompt, name=path.name, progress=progress)
     return read_records(path)
 
 

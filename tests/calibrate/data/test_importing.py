@@ -57,7 +57,7 @@ def test_the_answer_is_the_majority_the_first_or_a_column(tmp_path: Path) -> Non
     assert imported_row(tmp_path, row).answer == "Paris"  # normalised: two of three; the earlier spelling
     first = imported_row(tmp_path, row, primary="first")
     assert (first.answer, texts(first)) == ("lyon", ["Paris", "paris!"])
-    column = imported_row(tmp_path, row, answer="greedy")
+    column = imported_row(tmp_path, row, "answer=greedy")
     assert (column.answer, texts(column)) == ("Nice", ["lyon", "Paris", "paris!"])
     tie = imported_row(tmp_path, {"question": "q?", "samples": ["b", "a"]})
     assert tie.answer == "b"

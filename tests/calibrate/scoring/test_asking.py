@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,16 +142,10 @@ def test_slots_and_messages_are_those_that_were_sent(tmp_path: Path) -> None:
 
 
 def test_messages_that_no_record_has_leave_the_answer_unrated(tmp_path: Path) -> None:
-    from langchain_core.messages import AIMessage, HumanMessage
-
-    history = {"1": [HumanMessage("before"), AIMessage("reply"), HumanMessage("q?")]}
-    collect_records(
-        [Question(id="1", question="q?", references=("a",))],
-        ScriptedChat(default=["a"]),
-        SamplingPlan(n=0),
-        tmp_path / "r.jsonl",
-        messages=history,
-    )
+    asked = [Question(id="1", question="q?", references=("a",))]
+    collect_records(asked, ScriptedChat(default=["a"]), SamplingPlan(n=0), tmp_path / "r.jsonl")
+    file = read_records(tmp_path / "r.jsonl")
+    longer = replace(file, records=table_of([r.model_copy(update={"turns": "human,ai,human"}) for r in file.records]))
 
     @scorer(version=1, higher="certain")
     def whole(messages: list[Any]) -> float:
@@ -160,7 +155,7 @@ def test_messages_that_no_record_has_leave_the_answer_unrated(tmp_path: Path) ->
     def last(question: str) -> float:
         return float(question == "q?")
 
-    file = score_records(read_records(tmp_path / "r.jsonl"), [whole.estimator, last.estimator])
+    file = score_records(longer, [whole.estimator, last.estimator])
     assert file.records[0].scores["score:whole@1"].reason is Unmeasured.NOT_RECORDED
     assert file.records[0].scores["score:last@1"].value == 0
 
