@@ -19,7 +19,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 from langchain_core.language_models import BaseChatModel
@@ -33,7 +33,7 @@ from guardrail.errors import UsageError, require
 from guardrail.guard.retry import may_be_retried
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
-from guardrail.specs import ModelIdentity, identify
+from guardrail.specs import identify
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
@@ -45,13 +45,7 @@ from ._agents.gates import GateOptions
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
-from ._frameworks.chat import (
-    FrameworkChat,
-    check_call,
-    refuse_settings,
-    settings_revision,
-    shared_chat,
-)
+from ._frameworks.chat import FrameworkChat, refuse_settings, shared_chat
 
 require("agents", extra="openai-agents")
 
@@ -114,41 +108,25 @@ _request: ContextVar[tuple[ModelSettings, ModelTracing]] = ContextVar("guardrail
 
 
 class AgentsModelChat(FrameworkChat):
-    """A model of the Agents SDK as a LangChain chat model, which calibration and the guard call.
+    """A model of the Agents SDK (``OpenAIChatCompletionsModel(...)``) as a LangChain chat model, for calibration."""
 
-    Calibrate with it (``python:my_module:chat`` on the command line), so that calibration and run time make the same
-    calls. Each answer is one call; settings are per call, the model's own are never changed.
-    """
-
-    model: Any
-    """The SDK's model, e.g. ``OpenAIChatCompletionsModel(model=..., openai_client=...)``."""
+    framework: ClassVar[str] = "openai-agents"
     calibrated_settings: Any = Field(default_factory=ModelSettings)
     """Settings of every call in addition to the artifact's plan, e.g. ``ModelSettings(verbosity="low")``."""
-
-    @property
-    def _llm_type(self) -> str:
-        return "openai-agents"
 
     @property
     def model_label(self) -> str:
         """Name of the model: its ``model``, or its class."""
         own = getattr(self.model, "model", None)
-        return own if isinstance(own, str) else type(self.model).__name__
+        return own if isinstance(own, str) else self.model_kind
 
-    def guardrail_identity(self) -> ModelIdentity:
-        """Provider, name, and a digest of the settings that may change answers as revision.
-
-        Raises:
-            UsageError: The settings have a fixed seed, with which all samples would be equal.
-        """
+    def kept(self) -> dict[str, Any]:
+        """The settings of every call that are given."""
         settings = {name: value for name, value in self.calibrated_settings.to_json_dict().items() if value is not None}
         for extra in ("extra_args", "extra_body"):
             if "seed" in (settings.get(extra) or {}):
                 raise UsageError(f"{extra} has a seed, which would make all samples equal; leave it out.")
-        settings = {name: value for name, value in settings.items() if name not in HARMLESS}
-        provider = f"openai-agents:{type(self.model).__name__}"
-        revision = settings_revision(self.model_label, settings)
-        return ModelIdentity(provider=provider, model=self.model_label, revision=revision)
+        return settings
 
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         sent, tracing = _request.get((ModelSettings(), ModelTracing.DISABLED))
@@ -174,7 +152,6 @@ class AgentsModelChat(FrameworkChat):
 
 def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> ModelSettings:
     """The settings of one call."""
-    check_call(call, "the Agents SDK's models")
     choice = call.get("tool_choice")
     return ModelSettings(
         temperature=call.get("temperature"),
@@ -364,10 +341,8 @@ class GuardedModel(Model):
 
         Args:
             result: A run's result, or its `RunState`.
-            decisions: By call id: ``{"type": "approve"}``, ``{"type": "edit", "edited_action": {"name": ..., "args":
-                {...}}}``, ``{"type": "reject"}``, ``{"type": "respond", "message": ...}`` (the agent gets it as the
-                result) or ``{"type": "answer", "message": ...}`` (the user gets it, and the turn ends), as for
-                `GuardrailMiddleware`. The edit of an answer has the name "answer" and the arguments ``{"text": ...}``.
+            decisions: Decisions by call id, such as ``{"type": "approve"}``; see `langgraph_review.Decision`. The edit
+                of an answer has the name "answer" and the arguments ``{"text": ...}``.
 
         Raises:
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
@@ -25,7 +25,6 @@ from guardrail.errors import UsageError, require
 from guardrail.plain_json import canonical_json
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
-from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
@@ -37,13 +36,7 @@ from ._agents.gates import GateOptions
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import VerdictStore
-from ._frameworks.chat import (
-    FrameworkChat,
-    check_call,
-    refuse_settings,
-    settings_revision,
-    shared_chat,
-)
+from ._frameworks.chat import FrameworkChat, refuse_settings, shared_chat
 from ._openai.lru import LRU
 
 require("pydantic_ai", extra="pydantic-ai")
@@ -119,38 +112,28 @@ _request: ContextVar[_Request | None] = ContextVar("guardrail_pydantic_ai_reques
 
 
 class PydanticAIChat(FrameworkChat):
-    """A model of pydantic-ai as a LangChain chat model, which calibration and the guard call.
+    """A model of pydantic-ai (``OpenAIChatModel("gpt-4o-mini")``) as a LangChain chat model, for calibration."""
 
-    Calibrate with it (``python:my_module:chat`` on the command line), so that calibration and run time make the same
-    calls. Each answer is one call; settings are per call, the model's own are never changed.
-    """
-
-    model: Any
-    """The model, e.g. ``OpenAIChatModel("gpt-4o-mini")``."""
+    framework: ClassVar[str] = "pydantic-ai"
     calibrated_settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every call in addition to the artifact's plan and to the model's own ``settings``."""
 
     @property
-    def _llm_type(self) -> str:
-        return "pydantic-ai"
+    def model_label(self) -> str:
+        """Name of the model."""
+        return str(self.model.model_name)
+
+    @property
+    def model_kind(self) -> str:
+        """Its class, and its provider."""
+        return f"{super().model_kind}:{self.model.system}"
 
     def kept(self) -> dict[str, Any]:
-        """Settings of every call, including the model's own.
-
-        Raises:
-            UsageError: A fixed seed, with which all samples would be equal.
-        """
+        """The settings of every call that are given, including the model's own."""
         settings = {**(self.model.settings or {}), **self.calibrated_settings}
         if settings.get("seed") is not None:
             raise UsageError(f"seed={settings['seed']} would make all samples equal; leave it out.")
         return {name: value for name, value in settings.items() if value is not None}
-
-    def guardrail_identity(self) -> ModelIdentity:
-        """Provider, name, and a digest of the settings that may change answers as revision."""
-        settings = {name: value for name, value in self.kept().items() if name not in HARMLESS}
-        provider = f"pydantic-ai:{type(self.model).__name__}:{self.model.system}"
-        revision = settings_revision(self.model.model_name, settings)
-        return ModelIdentity(provider=provider, model=self.model.model_name, revision=revision)
 
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         instructions, history = to_messages(messages)
@@ -187,7 +170,6 @@ def _instructed(parameters: ModelRequestParameters, instructions: str | None) ->
 
 def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of one call."""
-    check_call(call, "pydantic-ai's models")
     settings: dict[str, Any] = {name: call[name] for name in ("temperature", "top_p", "max_tokens") if name in call}
     if call.get("logprobs"):
         settings["openai_logprobs"] = True
@@ -457,10 +439,8 @@ class GuardCapability(AbstractCapability[Any]):
 
         Args:
             result: A run's result, or its messages.
-            decisions: By call id: ``{"type": "approve"}``, ``{"type": "edit", "edited_action": {"name": ..., "args":
-                {...}}}``, ``{"type": "reject"}``, ``{"type": "respond", "message": ...}`` (the agent gets it as the
-                result) or ``{"type": "answer", "message": ...}`` (the user gets it, and the turn ends), as for
-                `GuardrailMiddleware`. The edit of an answer has the name "answer" and the arguments ``{"text": ...}``.
+            decisions: Decisions by call id, such as ``{"type": "approve"}``; see `langgraph_review.Decision`. The edit
+                of an answer has the name "answer" and the arguments ``{"text": ...}``.
 
         Raises:
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -18,16 +18,15 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.background import BackgroundLoop
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
+from guardrail.specs import ModelIdentity
 
 from .._agents.gates import SHARED
 from .._openai.lru import LRU
 
 __all__ = [
     "FrameworkChat",
-    "check_call",
     "content_of",
     "refuse_settings",
-    "settings_revision",
     "shared_chat",
 ]
 
@@ -60,14 +59,57 @@ def content_of(text: str, others: Iterable[Any]) -> Any:
 
 
 class FrameworkChat(BaseChatModel):
-    """One answer for each call, from a coroutine of the framework."""
+    """A framework's model, one answer for each call; settings are per call, the model's own are never changed.
+
+    Calibrate with it (``python:my_module:chat`` on the command line), so that calibration and run time make the same
+    calls.
+    """
 
     # An unknown argument is refused: a misspelled setting would otherwise be left out of every call in silence.
     model_config = ConfigDict(extra="forbid")
 
+    framework: ClassVar[str]
+    """Name of the framework, under which its adapter registers settings (`register_settings`)."""
+    model: Any
+    """The framework's model."""
+    calibrated_settings: Any
+    """Settings of every call in addition to the artifact's plan."""
+
+    @property
+    @abstractmethod
+    def model_label(self) -> str:
+        """Name of the model."""
+
+    @property
+    def model_kind(self) -> str:
+        """The class of the model, and what else tells its provider."""
+        return type(self.model).__name__
+
+    @abstractmethod
+    def kept(self) -> dict[str, Any]:
+        """Settings of every call in addition to the artifact's plan, by name.
+
+        Raises:
+            UsageError: A fixed seed, with which all samples would be equal.
+        """
+
     @abstractmethod
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         """Call the framework's model once; tools and choice of ``call`` are in the form of `bind_tools`."""
+
+    @property
+    def _llm_type(self) -> str:
+        return self.framework
+
+    def guardrail_identity(self) -> ModelIdentity:
+        """Provider, name, and a digest of the settings that may change answers as revision."""
+        harmless, label = setting_names(allowed_in=self.framework), self.model_label
+        settings = {name: value for name, value in self.kept().items() if name not in harmless}
+        revision = None
+        if settings:
+            text = canonical_json([label, settings], compact=False, ascii_only=True, default=repr)
+            revision = f"settings:{sha256_hex(text, 12)}"
+        return ModelIdentity(provider=f"{self.framework}:{self.model_kind}", model=label, revision=revision)
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
         """Tools for each call, in OpenAI's form; the choice is None, "any" or the name of a tool."""
@@ -90,6 +132,10 @@ class FrameworkChat(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
+        unknown = sorted(name for name, value in kwargs.items() if name not in KNOWN and value is not None)
+        if unknown:
+            models = f"models of {self.framework}"
+            raise UsageError(f"{models} do not accept {', '.join(unknown)}; use {', '.join(sorted(KNOWN))}.")
         return ChatResult(generations=[ChatGeneration(message=await self._answer(messages, stop, kwargs))])
 
 
@@ -106,20 +152,6 @@ def shared_chat(kind: type[Chat], model: object, settings: object) -> Chat:
     key = (kind, id(model), canonical_json(settings, default=repr))
     fields: dict[str, Any] = {"model": model, "calibrated_settings": settings}
     return cast(Chat, _chats.get(key, lambda: kind(**fields)))
-
-
-def check_call(call: Mapping[str, Any], models: str) -> None:
-    """Refuse settings of a call that a framework's models (``models``, in words) do not accept."""
-    unknown = sorted(name for name, value in call.items() if name not in KNOWN and value is not None)
-    if unknown:
-        raise UsageError(f"{models} do not accept {', '.join(unknown)}; use {', '.join(sorted(KNOWN))}.")
-
-
-def settings_revision(model: str, settings: Mapping[str, Any]) -> str | None:
-    """A digest of the settings of every call that can change an answer, as revision of the model; None without any."""
-    if not settings:
-        return None
-    return "settings:" + sha256_hex(canonical_json([model, settings], compact=False, ascii_only=True, default=repr), 12)
 
 
 def refuse_settings(

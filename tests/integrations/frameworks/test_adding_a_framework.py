@@ -8,13 +8,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic import Field
 
 from guardrail.bindings import bindings_for
-from guardrail.specs import ModelIdentity
 from guardrail.testing import ended, make_artifact
 from guardrail.types import Bindings
 from integrations._agents import framework_guard
@@ -56,13 +55,19 @@ async def last_of(answers: AsyncGenerator[Any]) -> Any:
 
 def sketch() -> dict[str, Any]:
     """The names that the page defines, with the translation that it leaves to its reader."""
-    (code,) = re.findall(r"^```python\n(class AdkChat.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(r"^```python\n(register_settings.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {
         **vars(chat),
         **vars(framework_guard),
-        **{kind.__name__: kind for kind in (AsyncGenerator, BaseLlm, LlmRequest, ModelIdentity)},
-        **{"BaseTool": Any, "Field": Field, "LlmResponse": AIMessage, "ToolContext": Any, "last_of": last_of},
-        "HARMLESS": (),
+        **{kind.__name__: kind for kind in (AsyncGenerator, BaseLlm, LlmRequest)},
+        **{
+            "BaseTool": Any,
+            "ClassVar": ClassVar,
+            "Field": Field,
+            "LlmResponse": AIMessage,
+            "ToolContext": Any,
+            "last_of": last_of,
+        },
         "from_request": lambda request: request.messages,
         "last_results": lambda request: ({}, ()),
         "read_response": lambda message: message,
