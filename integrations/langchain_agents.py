@@ -49,6 +49,7 @@ from ._agents.agent_model import (
     given_out,
     has_checkpointer,
     name_of,
+    note_unjudged,
     step_of,
     unjudged_steps,
 )
@@ -185,15 +186,16 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         except HeldBack:
             assert outcome.held, "it is raised for a held message"
         message = next((answer for answer in response.result if isinstance(answer, AIMessage)), None)
-        if not outcome.held and message is not None and not outcome.judged(message) and self._unjudged == "hold":
+        if not outcome.held and message is not None and not outcome.judged(message):
+            if self._unjudged == "pass":
+                return response, note_unjudged(response.result)
             other = yield from unjudged_steps(self._gate, step, message)
             if isinstance(other, AIMessage):
-                response = ModelResponse(result=[other])
-            else:
-                outcome.hold(other)
+                return ModelResponse(result=[other]), note_unjudged([other])
+            outcome.hold(other)
         if outcome.held and outcome.message is not None:  # also where middleware took the signal for a failure
             response = ModelResponse(result=[outcome.message])
-        return response, outcome.note_about(response.result)
+        return response, outcome.note
 
     def _give_out(self, request: ModelRequest[Any], note: MessageNote) -> tuple[ModelResponse[Any], MessageNote]:
         """The decided message, which other middleware sees like a model's; no model is called."""
@@ -240,23 +242,30 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
         """Run the call if this very call may run; otherwise tell the model why not."""
-        order = _order_of(request, self._gate.artifacts.exempt)
-        if isinstance(order, ToolMessage):
-            return order
-        with _once(request, order) as first:
-            result = handler(_edited(request, order)) if first else _ran_already(request)
-        return _with_edit_note(result, order, request.tool_call["id"])
+        return run(self._tool_call(request, handler))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
         """`wrap_tool_call` without blocking the event loop."""
+        return await arun(self._tool_call(request, handler))
+
+    def _tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]
+    ) -> Steps[ToolMessage | Command[Any]]:
+        """Either way of the tool call; the handler is sync in one and async in the other."""
         order = _order_of(request, self._gate.artifacts.exempt)
         if isinstance(order, ToolMessage):
             return order
         with _once(request, order) as first:
-            result = await handler(_edited(request, order)) if first else _ran_already(request)
-        return _with_edit_note(result, order, request.tool_call["id"])
+            if not first:
+                said = f"Another run of this conversation took up this call of {request.tool_call['name']}"
+                return _answer_for(request, f"{said}, so it was not run again.")
+            call = partial(handler, _edited(request, order))
+            result: ToolMessage | Command[Any] = yield Effect(call, call)
+        if order.decision != "edit":
+            return result
+        return _with_edit_note(result, edit_note(order.args), request.tool_call["id"])
 
 
 def _decided(state: Mapping[str, Any]) -> MessageNote | None:
@@ -281,27 +290,23 @@ def _last_question(state: Mapping[str, Any]) -> str | None:
 
 def _order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrder | ToolMessage:
     """The order about a call, or the message that takes the place of its result."""
-    call = _running(request)
+    given = cast("Mapping[str, Any]", request.tool_call)
+    call = given if request.tool is None else {**given, "name": request.tool.name}  # the tool that would run
     judged = _call_in(request.state["messages"], call["id"]) or call
     if judged["name"] in exempt and call["name"] in exempt:
         return ToolCallOrder(digest="", decision="exempt")
-    note = unpack(request.state.get("guardrail"))
+    note, name = unpack(request.state.get("guardrail")), call["name"]
     order = None if note is None or note.held is not None else note.orders.get(str(call["id"]))
     if order is None or not is_of_call(order.digest, judged["name"], judged["args"]):
-        refusal = (
-            f"The call of {call['name']} was not run: no gate has judged it. It was changed after it was judged, "
-            "or did not come from the guarded model."
-        )
-        return _tool_message(call, refusal, "error")
+        why = "no gate has judged it. It was changed after it was judged, or did not come from the guarded model."
+        return _answer_for(request, f"The call of {name} was not run: {why}", name)
     if not same_call(call, judged):
         if same_call(call, _policy_edit(request)):  # a person's edit, made after any decision in this order
             return ToolCallOrder(digest=order.digest, decision="approve")
-        refusal = f"The call of {call['name']} was not run: other middleware changed it after it was judged."
-        return _tool_message(call, refusal, "error")
-    if order.decision == "reject":
-        return _tool_message(call, str(order.message), "error")
-    if order.decision == "respond":
-        return _tool_message(call, str(order.message), "success")
+        why = "other middleware changed it after it was judged."
+        return _answer_for(request, f"The call of {name} was not run: {why}", name)
+    if order.decision in ("reject", "respond"):
+        return _answer_for(request, str(order.message), name, "error" if order.decision == "reject" else "success")
     return order
 
 
@@ -331,12 +336,6 @@ def _once(request: ToolCallRequest, order: ToolCallOrder) -> Iterator[bool]:
         raise
 
 
-def _ran_already(request: ToolCallRequest) -> ToolMessage:
-    name = request.tool_call["name"]
-    said = f"Another run of this conversation took up this call of {name}, so it was not run again."
-    return _tool_message(cast("Mapping[str, Any]", request.tool_call), said, "error")
-
-
 def _edited(request: ToolCallRequest, order: ToolCallOrder) -> ToolCallRequest:
     """The request, with a person's edit of the call if there is one, to a tool that runs this very call only."""
     if order.decision == "exempt":
@@ -363,7 +362,7 @@ def _only(tool: BaseTool, call: Mapping[str, Any], edit: Mapping[str, Any]) -> B
             "was judged. List GuardrailMiddleware last."
         )
         log.error("guardrail: %s", said)
-        return _tool_message(call, said, "error")
+        return ToolMessage(said, name=call["name"], tool_call_id=call["id"], status="error")
 
     def invoke(given: Any, config: Any = None, **kwargs: Any) -> Any:
         return refusal(given) or tool.invoke(given, config, **kwargs)
@@ -375,13 +374,8 @@ def _only(tool: BaseTool, call: Mapping[str, Any], edit: Mapping[str, Any]) -> B
     return only
 
 
-def _with_edit_note(
-    result: ToolMessage | Command[Any], order: ToolCallOrder, call_id: Any
-) -> ToolMessage | Command[Any]:
-    """The result, preceded by a note if a person changed the call."""
-    if order.decision != "edit":
-        return result
-    note = edit_note(order.args)
+def _with_edit_note(result: ToolMessage | Command[Any], note: str, call_id: Any) -> ToolMessage | Command[Any]:
+    """The result of a call that a person changed, preceded by a note about it."""
     if isinstance(result, ToolMessage):
         return _noted(result, note)
     update = result.update
@@ -415,20 +409,18 @@ def _call_in(messages: Sequence[BaseMessage], call_id: Any) -> Mapping[str, Any]
     return None
 
 
-def _running(request: ToolCallRequest) -> Mapping[str, Any]:
-    """The call of a request, under the name of the tool that would run."""
-    call = cast("Mapping[str, Any]", request.tool_call)
-    return call if request.tool is None else {**call, "name": request.tool.name}
-
-
 def _policy_edit(request: ToolCallRequest) -> Mapping[str, Any]:
     """A person's edit of the call in ``HumanInTheLoopMiddleware`` (batched); empty without one."""
     edits = request.state.get("hitl_edited_tool_calls") or {}
     return cast("Mapping[str, Any]", edits.get(request.tool_call["id"], {}))
 
 
-def _tool_message(call: Mapping[str, Any], said: str, status: Literal["success", "error"]) -> ToolMessage:
-    return ToolMessage(content=said, name=call["name"], tool_call_id=call["id"], status=status)
+def _answer_for(
+    request: ToolCallRequest, said: str, name: str | None = None, status: Literal["success", "error"] = "error"
+) -> ToolMessage:
+    """The message in place of a call's result."""
+    call = request.tool_call
+    return ToolMessage(said, name=name or call["name"], tool_call_id=str(call["id"]), status=status)
 
 
 def agent_bindings(model: BaseChatModel, tools: Sequence[Any] = (), **agent: Any) -> Bindings:

@@ -60,6 +60,7 @@ __all__ = [
     "given_out",
     "has_checkpointer",
     "name_of",
+    "note_unjudged",
     "step_of",
     "unjudged_steps",
 ]
@@ -98,14 +99,6 @@ class Outcome:
     def judged(self, message: AIMessage) -> bool:
         """Whether the gated model let this message out."""
         return self.message is not None and message.id == self.message.id
-
-    def note_about(self, messages: Sequence[BaseMessage]) -> MessageNote:
-        """The note about the messages that go out; calls of other models than the gated one were not judged."""
-        answers = [message for message in messages if isinstance(message, AIMessage)]
-        if self.held or not answers or self.judged(answers[0]):
-            return self.note
-        calls = [call for message in answers for call in message.tool_calls]
-        return MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, "not_gated") for call in calls})
 
 
 class AgentModel(SteppedChatModel):
@@ -263,6 +256,12 @@ def _merged(verdict: Verdict, judge: object) -> Verdict:
 
 
 # -- messages of other models ------------------------------------------------------------------------------------------
+
+
+def note_unjudged(messages: Sequence[BaseMessage]) -> MessageNote:
+    """The note about messages that no gate judged, and that go out nevertheless."""
+    calls = [call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
+    return MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, "not_gated") for call in calls})
 
 
 def unjudged_steps(agent: AgentGate, step: AgentStep, message: AIMessage) -> Steps[AIMessage | HeldMessage]:
