@@ -68,7 +68,6 @@ def evaluate(
     ] = None,
     splits: Annotated[int, typer.Option(help="Random splits.", min=1)] = 100,
     delta: Annotated[float | None, typer.Option(help="Failure probability (0.1; of the paper's methods 0.05).")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
     apart: Annotated[
         bool, typer.Option("--apart", help="Each file is a separate data set or model; do not pool.")
     ] = False,
@@ -119,7 +118,6 @@ def evaluate(
             alphas=each.alphas,
             sizes=each.sizes,
             splits=splits,
-            seed=seed,
             delta=DELTA if delta is None and not rule and not items else delta,
             cluster_by_group=cluster_by_group,
             shown=lambda title: bar(console, title, "splits"),

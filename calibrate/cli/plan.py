@@ -74,7 +74,6 @@ def plan(
     ] = None,
     estimator: EstimatorOption = None,
     repetitions: Annotated[int, typer.Option(help="Simulated calibrations.", min=2)] = 300,
-    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
     items: ItemsOption = False,
 ) -> None:
@@ -92,7 +91,7 @@ def plan(
             raise UsageError("--items plans from a pilot: a hundred or more records with labelled items, as --pilot.")
     if records:
         scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
-        rows = _compare_scopes(scores, probability, alpha, delta, labels, rule, repetitions, seed)
+        rows = _compare_scopes(scores, probability, alpha, delta, labels, rule, repetitions)
         source = "errors as in the pilot" if pilot else "errors by the guessed accuracy and AUROC"
         print_line(f"Simulated: {repetitions} calibrations on {scores.size} real scores, {source}.", "dim")
         flags = " ".join(f"--records {shlex.quote(str(path))}" for path in records)
@@ -116,7 +115,6 @@ def plan(
             rules=rule or None,
             sizes=n or DEFAULT_SIZES,
             repetitions=repetitions,
-            seed=seed,
             progress=progress,
         )
     _print_result(result)
@@ -176,7 +174,6 @@ def _compare_scopes(
     labels: list[int] | None,
     rule: list[str] | None,
     repetitions: int,
-    seed: int,
 ) -> list[ScopeRow]:
     """Print the acceptance of each scope at each budget of labels."""
     if rule is not None and len(rule) > 1:
@@ -191,7 +188,6 @@ def _compare_scopes(
             labels=budgets,
             rule=chosen,
             repetitions=repetitions,
-            seed=seed,
             progress=progress,
         )
     if not rows:
@@ -262,7 +258,6 @@ def sample(
             "need 3 x 300 / 0.5 = 1800 scored questions."
         ),
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="Record file to write.")] = Path("to-label.jsonl"),
     estimator: EstimatorOption = None,
     fixed_beforehand: Annotated[
@@ -288,7 +283,6 @@ def sample(
         key,
         share=scope,
         n=n,
-        seed=seed,
         fixed_beforehand=fixed_beforehand,
         without_failed=without_failed,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
@@ -15,18 +14,16 @@ from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
 from guardrail.judges import default_judge
 from guardrail.judges.cache import PairCache
-from guardrail.sampling.follow_ups import SCORE
 from guardrail.sampling.models import resolve_model
 from guardrail.types import Bindings, SamplingPlan
-from guardrail.uncertainty import Estimator, Scorer
+from guardrail.uncertainty import Estimator
 from guardrail.uncertainty.combine import FEWEST, ranked_parts
 
 from ..correctness import label_file, make_rule
-from ..data.collect import BATCH_SIZE, CONCURRENCY
 from ..data.formats import load_questions
 from ..data.progress import bar
 from ..data.questions import Question, option_labels
-from ..data.records import Record, RecordFile, read_records, rewrite_records
+from ..data.records import RecordFile, read_records, rewrite_records
 from ..data.split import Groups, split
 from ..evaluation.choice import AUTO
 from ..evaluation.label_checks import judge_to_look_at, merged
@@ -43,6 +40,7 @@ from .frame.app import command
 from .frame.collecting import ask
 from .frame.files import keep_inputs, pair_cache
 from .frame.fitting import FitJob, Fitted, fit_by_rule
+from .frame.forecast import asking, judging
 from .frame.items import ScoreItems, label_by_items, score_by_items
 from .frame.labels import (
     print_label_checks,
@@ -54,11 +52,11 @@ from .frame.labels import (
 )
 from .frame.next_commands import listed
 from .frame.options import SetOption
-from .frame.settings import CollectSettings, RunSettings, load_settings, with_flags
+from .frame.settings import RunSettings, load_settings, with_flags
 from .frame.terminal import console, print_line
 from .frame.verdicts import conclude, print_more
 
-__all__ = ["asking", "judging", "run"]
+__all__ = ["run"]
 
 
 @command("run", "calibrating.md#all-at-once")
@@ -92,17 +90,15 @@ def _run(config: Path | None, settings: RunSettings) -> None:
         print_line(line)
     model = resolve_model(settings.model)
     of = f"of {len(questions) + len(test_questions)}"
-    title = f"asking {len(questions)} {of}, to calibrate"
-    records = _records(settings, model, questions, settings.records_path, settings.questions.name, title)
+    records = _records(settings, model, questions, settings.records_path, f"asking {len(questions)} {of}, to calibrate")
     if key != ITEMS:
         print_label_checks(records)
         if not settings.trust_labels:
             refuse_broken(records)
     test = None
     if test_questions:
-        name = (settings.test_questions or settings.questions).name
         title = f"asking {len(test_questions)} {of}, to test"
-        test = _records(settings, model, test_questions, settings.test_path, name, title)
+        test = _records(settings, model, test_questions, settings.test_path, title)
     fitted = fit_by_rule(
         FitJob(
             records=[settings.records_path],
@@ -150,18 +146,14 @@ _WHOLE_ANSWERS = ("score", "scorer", "correctness", "judge_model", "trust_labels
 
 def _forecast(settings: RunSettings, questions: Sequence[Question], test_questions: Sequence[Question]) -> list[str]:
     """Lines about the calls, the time and the price of each part; answers on file cost nothing again."""
-    plan, path, test_path = settings.plan(questions), settings.records_path, settings.test_path
-    parts = [(questions, path), (test_questions, test_path)]
+    plan, parts = settings.plan(questions), [(questions, settings.records_path), (test_questions, settings.test_path)]
     local = settings.model.startswith("transformers:")
-    judged = settings.judge_model is not None or (settings.correctness or "").startswith("chat_judge")
-    replies = [_judge_cache(path), _judge_cache(test_path)] if judged else None
     lines = asking(parts, plan, settings.scorers(), settings, local=local, price=settings.price)
-    if settings.items:  # their scores and labels take no calls
-        return lines
-    return [
-        *lines,
-        judging(len(questions) + len(test_questions), plan, _uncached(settings, plan), replies),
-    ]
+    if not settings.items:  # their scores and labels take no calls
+        judged = settings.judge_model is not None or (settings.correctness or "").startswith("chat_judge")
+        replies = [_judge_cache(path) for _, path in parts] if judged else None
+        lines.append(judging(len(questions) + len(test_questions), plan, _uncached(settings, plan), replies))
+    return lines
 
 
 def _splits(settings: RunSettings, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:
@@ -233,26 +225,23 @@ def _refuse_few(chosen: Estimator, questions: Sequence[Question]) -> None:
 
 
 def _records(
-    settings: RunSettings,
-    model: BaseChatModel,
-    questions: Sequence[Question],
-    path: Path,
-    name: str,
-    title: str,
+    settings: RunSettings, model: BaseChatModel, questions: Sequence[Question], path: Path, title: str
 ) -> RecordFile:
-    """Collect, score and label one part; the file on disk is complete afterwards."""
-    ask(questions, model, path, settings, name=name, title=title)
+    """Collect, score and label the questions of the fit or of the test; the file on disk is complete afterwards."""
+    is_test = path == settings.test_path
+    source = settings.test_questions if is_test and settings.test_questions else settings.questions
+    ask(questions, model, path, settings, name=source.name, title=title)
     refuse_failed(read_records(path).records, allowed=settings.without_failed)  # before a judge is paid
     if settings.items:
         # The spec of the first file holds for the test as well: a cap must not follow from other answers.
-        first = None if path == settings.records_path else stored_spec(read_records(settings.records_path))
+        first = stored_spec(read_records(settings.records_path)) if is_test else None
         how = ScoreItems(settings.cap, settings.field_judge, settings.key_field, settings.optional_field)
         score_by_items(path, path, how, first)
         label_by_items(path, path, None)
         return read_records(path)
     estimators = _estimators(settings, settings.plan(questions), path)
     # Test questions are ranked like those of the fit.
-    ranks = None if path == settings.records_path else settings.records_path
+    ranks = settings.records_path if is_test else None
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
         def scored_and_labelled(file: RecordFile) -> RecordFile:
@@ -282,108 +271,3 @@ def _uncached(settings: RunSettings, plan: SamplingPlan) -> Sequence[Estimator]:
 
 def _judge_cache(records: Path) -> Path:
     return records.with_name(f"{records.stem}.judge.sqlite")
-
-
-# -- The forecast before a run starts: which part takes how many calls, how long, and at what price -------------------
-
-SECONDS = 1.0
-"""Seconds an answer of local weights, where none on file was timed: an assumption, and the forecast says so."""
-_VARIABLE = {"selfcheck_prompt"}
-"""Follow-ups whose number of questions depends on what was drawn; they ask at least one."""
-
-
-def asking(
-    parts: Sequence[tuple[Sequence[Question], Path]],
-    plan: SamplingPlan,
-    scorers: Sequence[Scorer],
-    settings: CollectSettings,
-    *,
-    local: bool,
-    price: float | None,
-) -> list[str]:
-    """Lines about the model's and the scorers' calls.
-
-    Args:
-        parts: Questions with the record file of their answers; those whose server failed are asked again.
-        plan: The sampling plan.
-        scorers: The scorers that the plan names.
-        settings: Calls at once.
-        local: Whether the model draws in batches by itself, instead of one call at a time.
-        price: Price of one call of the model.
-    """
-    on_file: list[Record] = []
-    n_left = 0
-    for questions, path in parts:
-        there = [
-            record for record in (read_records(path).records if path.is_file() else ()) if not record.may_be_drawn_again
-        ]
-        n_left += len({question.id for question in questions} - {record.id for record in there})
-        on_file += there
-    n = sum(len(questions) for questions, _ in parts)
-    named = [name for name in plan.follow_ups if not name.startswith(SCORE)]
-    each = 1 + plan.n + len(named)
-    kept = "" if n_left == n else f" ({n - n_left:,} of {n:,} are on file)"
-    if not n_left:
-        lines = [f"1. Asking: no calls; the answers to all {n:,} questions are on file."]
-    else:
-        at_once = (settings.batch_size or BATCH_SIZE) if local else (settings.max_concurrency or CONCURRENCY)
-        seconds = [
-            cost.seconds for cost in (record.drawn.cost for record in on_file if record.drawn) if cost.seconds > 0
-        ]
-        if seconds:
-            # A question keeps as many calls busy as it has answers; a local model answers its whole batch at once.
-            beside = at_once if local else max(1, at_once // (1 + plan.n))
-            minutes = max(1, math.ceil(n_left * sum(seconds) / len(seconds) / beside / 60))
-            time = f"; about {minutes:,} min by the time of the {len(seconds):,} on file"
-        elif local:
-            minutes = max(1, math.ceil(n_left * each * SECONDS / 60))
-            time = f"; about {minutes:,} min if an answer takes {SECONDS:g} s, which is assumed: nothing is timed yet"
-        else:
-            time = ""  # the probe of an endpoint times its calls, and `collect_records` says how long all of them take
-        money = "" if price is None else f", {n_left * each * price:,.2f} at {price:g} a call"
-        least = "at least " if _VARIABLE.intersection(named) else ""
-        asked = f", {len(named)} of them a question about the answers" if named else ""
-        every = f"{least}{each} call{'s' * (each > 1)}{asked}"
-        lines = [
-            f"1. Asking: {n_left:,} questions{kept}{_purposes(parts)} x {every} = {least}{n_left * each:,} calls{money}"
-            f"{time}. Stop it at any time: the same command goes on."
-        ]
-    for scorer in scorers:
-        if scorer.calls and n_left:
-            priced = "" if price is None else ", which the price leaves out"
-            lines.append(
-                f"   Scorer {scorer.name}: one score a question, {scorer.calls} calls each by its own account = "
-                f"{n_left * scorer.calls:,} calls{priced}."
-            )
-        else:
-            lines.append(f"   Scorer {scorer.name}: {f'{n_left:,} scores' if n_left else 'no scores'}, no model calls.")
-    return lines
-
-
-def _purposes(parts: Sequence[tuple[Sequence[Question], Path]]) -> str:
-    """What the questions of a run are for, in parentheses, where some are kept out for a test."""
-    sizes = [len(questions) for questions, _ in parts]
-    return f" ({sizes[0]:,} to calibrate, then {sizes[1]:,} to test)" if len(sizes) == 2 and sizes[1] else ""
-
-
-def judging(n: int, plan: SamplingPlan, estimators: Sequence[Estimator], replies: Sequence[Path] | None) -> str:
-    """The line about scores, labels and the fit.
-
-    Args:
-        n: Questions in all.
-        plan: The sampling plan.
-        estimators: The scores.
-        replies: Files with the replies of the model that labels, so far; None where no model labels.
-    """
-    scoring = "seconds, no calls"
-    if slow := [estimator_key(estimator) for estimator in estimators if uses_models([estimator])]:
-        answers = plan.n + 1
-        scoring = (
-            f"{', '.join(slow)} asks a model about up to {answers * (answers - 1) // 2} pairs of answers a question, "
-            "except pairs it was asked about before"
-        )
-    labels = "seconds, no calls"
-    if replies is not None:
-        known = sum(len(PairCache(path)) for path in replies if path.is_file())
-        labels = f"up to {max(0, n - known):,} calls of the model that judges, which the price leaves out"
-    return f"2. Scoring: {scoring}. Labels: {labels}. Fit and report: about a minute."

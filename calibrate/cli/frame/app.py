@@ -116,18 +116,7 @@ app = typer.Typer(
 
 
 class _Command(TyperCommand):
-    """Help with the options under headings, its examples line by line, and the page of the documentation at the end."""
-
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the paragraphs of the help; a line with an example is a command to copy, and is never broken."""
-        for paragraph in inspect.cleandoc(self.help or "").split("\n\n"):
-            formatter.write("\n")
-            with formatter.indentation():
-                if not paragraph.startswith("Example:"):
-                    formatter.write_text(paragraph)
-                    continue
-                for line in paragraph.splitlines():
-                    formatter.write(f"  {line}\n")
+    """Help with the options under their headings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, and the options by their heading."""
@@ -146,7 +135,13 @@ class _Command(TyperCommand):
 
 def command(name: str, page: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a function to `app` as the command of this name, with its page of the documentation."""
-    return app.command(name, cls=_Command, epilog=f"Documentation: docs/{page}")
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        # After a line of \\b click keeps the lines of a paragraph: examples are commands to copy.
+        text = inspect.cleandoc(function.__doc__ or "").replace("\n\nExample:", "\n\n\b\nExample:")
+        return app.command(name, cls=_Command, help=text, epilog=f"Documentation: docs/{page}")(function)
+
+    return add
 
 
 def _print_version(requested: bool) -> None:

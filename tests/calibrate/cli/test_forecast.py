@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from calibrate.cli.frame.forecast import asking, judging
 from calibrate.cli.frame.settings import CollectSettings
-from calibrate.cli.run import asking, judging
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records, write_records
