@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from ..verdict import Reason
 from .item import ItemVerdict
-from .paths import UNNAMED, escaped
 
 __all__ = ["Partial", "is_partial", "partial_or"]
 
@@ -46,26 +45,6 @@ class Partial(Generic[T]):
     model: T | None
     verdict: Mapping[str, Any] = field(repr=False)
     ticket: str | None = None
-
-    def __getitem__(self, name: str) -> Any:
-        """The value of a kept field at the top level.
-
-        Raises:
-            KeyError: The field is held back, or the answer does not have it.
-        """
-        if name in self.kept:
-            return self.kept[name]
-        firsts = {path.split("/")[1] for path in self.held_back}
-        unknown = "held back or not in the answer" if UNNAMED in firsts else "not in the answer"
-        why = "held back" if escaped(name) in firsts else unknown
-        raise KeyError(f"{name!r} is {why}. Kept: {', '.join(self.kept) or 'nothing'}; held back: {self.held_back}")
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.kept
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of a kept field at the top level, or the default."""
-        return self.kept.get(name, default)
 
 
 def is_partial(message: AIMessage) -> bool:

@@ -68,7 +68,7 @@ class Draws:
         self._report = report
         self.seconds, self._most_bytes, self._shared, self._clock = seconds, most_bytes, shared, clock
         self._scope = ""
-        self._own = _Pieces()
+        self._own = _Pieces(most_bytes)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Draws:
         kept: dict[str, Any] = {"shared": self._shared, "report": self._report, "clock": self._clock}
@@ -100,9 +100,9 @@ class Draws:
         if self.seconds <= 0:
             return None
         name = self._key(name)
-        value = self._own.get(name, self._clock())
-        if value is not None:
-            return self._share(name, value)
+        piece = self._own.get(name, self._clock())
+        if piece is not None:
+            return self._share(name, piece)
         return self._shared.get(name) if self._shared is not None else None
 
     def add(self, name: str, value: str) -> str:
@@ -115,19 +115,19 @@ class Draws:
         if self.seconds <= 0:
             return value
         name, now = self._key(name), self._clock()
-        return self._share(name, self._own.add(name, value, now, now + self.seconds, self._most_bytes))
+        return self._share(name, self._own.add(name, _Piece(value, now + self.seconds), now))
 
-    def _share(self, name: str, value: str) -> str:
+    def _share(self, name: str, piece: _Piece) -> str:
         """The value of this process after the others know it, or that of another process before it."""
-        if self._shared is None or self._own.is_shared(name):
-            return value
+        if self._shared is None or piece.is_shared:
+            return piece.value
         try:
-            first = self._shared.add(name, value, self.seconds) or value
+            first = self._shared.add(name, piece.value, self.seconds) or piece.value
         except GuardrailError as error:
             self._report(error)
             raise
         self._report(None)
-        self._own.share(name, first)
+        self._own.share(name, piece, first)
         return first
 
     def _key(self, name: str) -> str:
@@ -135,63 +135,54 @@ class Draws:
         return f"{FORMAT}:{sha256_hex(f'{self._scope}{name}'.encode())}"
 
 
+@dataclass(slots=True)
+class _Piece:
+    """A value, the time of its end, and whether other processes know it."""
+
+    value: str
+    end: float
+    is_shared: bool = False
+
+
 class _Pieces:
     """The pieces of one process, in the order in which they end."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self._lock = new_lock(self)
-        self._ends: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self._shared = set[str]()
-        self._bytes = 0
-        self.evicted = 0
+        self._pieces: OrderedDict[str, _Piece] = OrderedDict()
+        self._most_bytes, self._bytes, self.evicted = most_bytes, 0, 0
 
-    def get(self, name: str, now: float) -> str | None:
+    def get(self, name: str, now: float) -> _Piece | None:
         with self._lock:
             self._expire(now)
-            piece = self._ends.get(name)
-        return None if piece is None else piece[1]
+            return self._pieces.get(name)
 
-    def add(self, name: str, value: str, now: float, end: float, most_bytes: int) -> str:
+    def add(self, name: str, piece: _Piece, now: float) -> _Piece:
+        """The piece, or the one that stood under this name before."""
         with self._lock:
             self._expire(now)
-            if name in self._ends:
-                return self._ends[name][1]
-            self._put(name, value, end, most_bytes)
-        return value
+            first = self._pieces.setdefault(name, piece)
+            if first is piece:
+                self._bytes += len(name) + len(piece.value.encode())
+                while self._bytes > self._most_bytes:
+                    self._drop_oldest()
+                    self.evicted += 1
+        return first
 
-    def is_shared(self, name: str) -> bool:
-        """Whether other processes know this value."""
-        with self._lock:
-            return name in self._shared
-
-    def share(self, name: str, value: str) -> None:
+    def share(self, name: str, piece: _Piece, value: str) -> None:
         """Take the value that all processes have."""
         with self._lock:
-            if name in self._ends:
-                end, before = self._ends[name]
-                self._bytes += _size(name, value) - _size(name, before)
-                self._ends[name] = (end, value)
-                self._shared.add(name)
-
-    def _put(self, name: str, value: str, end: float, most_bytes: int) -> None:
-        self._ends[name] = (end, value)
-        self._bytes += _size(name, value)
-        while self._bytes > most_bytes:
-            self._drop(next(iter(self._ends)))
-            self.evicted += 1
+            if self._pieces.get(name) is piece:  # otherwise it made room meanwhile
+                self._bytes += len(value.encode()) - len(piece.value.encode())
+            piece.value, piece.is_shared = value, True
 
     def _expire(self, now: float) -> None:
-        while self._ends and next(iter(self._ends.values()))[0] <= now:
-            self._drop(next(iter(self._ends)))
+        while self._pieces and next(iter(self._pieces.values())).end <= now:
+            self._drop_oldest()
 
-    def _drop(self, name: str) -> None:
-        _, value = self._ends.pop(name)
-        self._shared.discard(name)
-        self._bytes -= _size(name, value)
-
-
-def _size(name: str, value: str) -> int:
-    return len(name) + len(value.encode())
+    def _drop_oldest(self) -> None:
+        name, piece = self._pieces.popitem(last=False)
+        self._bytes -= len(name) + len(piece.value.encode())
 
 
 @dataclass(frozen=True, slots=True)

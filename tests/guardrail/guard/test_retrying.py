@@ -394,7 +394,7 @@ def test_the_oldest_pieces_make_room_and_no_prompt_is_kept() -> None:
         guard.assess(f"secret {number}")
     assert memory.evicted > 0
     assert [guard.assess(f"secret {which}").cost.calls for which in ("8", "one")] == [0, 11]
-    assert "secret" not in str(memory._own._ends)
+    assert "secret" not in str(memory._own._pieces)
 
 
 def test_guards_made_of_a_guard_share_its_memory() -> None:
