@@ -63,9 +63,12 @@ class Piece:
     nll: float
 
 
+_NO_CLUSTERS = Clusters(assignment=())
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The input of a formula: the sample set, and the data that it declared in its needs (None otherwise).
+    """The input of a formula: the sample set, and the data that it declared in its needs (otherwise empty).
 
     Attributes:
         drawn: The sample set.
@@ -84,14 +87,14 @@ class Evidence:
     """
 
     drawn: SampleSet
-    clusters: Clusters | None = None
-    primary_cluster: int | None = None
-    matrix: tuple[tuple[float, ...], ...] | None = None
-    rows: tuple[int, ...] | None = None
-    likeness: tuple[float, ...] | None = None
-    pieces: tuple[tuple[Piece, ...], ...] | None = None
-    relevance: tuple[tuple[float, ...], ...] | None = None
-    contradiction: tuple[float, ...] | None = None
+    clusters: Clusters = _NO_CLUSTERS
+    primary_cluster: int = -1
+    matrix: tuple[tuple[float, ...], ...] = ()
+    rows: tuple[int, ...] = ()
+    likeness: tuple[float, ...] = ()
+    pieces: tuple[tuple[Piece, ...], ...] = ()
+    relevance: tuple[tuple[float, ...], ...] = ()
+    contradiction: tuple[float, ...] = ()
     members: tuple[float, ...] = ()
 
 

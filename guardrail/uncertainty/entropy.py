@@ -26,7 +26,7 @@ def _entropy(weights: Sequence[float]) -> float:
 
 
 def _clusters(evidence: Evidence) -> Clusters:
-    if evidence.clusters is None or not evidence.clusters.assignment:
+    if not evidence.clusters.assignment:  # whose entropy is 0, as that of a certain answer
         raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to cluster")
     return evidence.clusters
 
@@ -74,16 +74,12 @@ def graded_disagreement(evidence: Evidence) -> float:
     refines.
     """
     agreeing, n = _votes(evidence)
-    if evidence.likeness is None:
-        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "the primary answer was not compared with the samples")
     return (n - agreeing + 1 - math.fsum(evidence.likeness) / n) / (n + 1)
 
 
 def _votes(evidence: Evidence) -> tuple[int, int]:
     """The number of samples that mean the same as the primary answer, and the number of all samples."""
     clusters = _clusters(evidence)
-    if evidence.primary_cluster is None:
-        raise Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer to compare with")
     return clusters.assignment.count(evidence.primary_cluster), len(clusters.assignment)
 
 

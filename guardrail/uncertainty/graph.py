@@ -14,7 +14,6 @@ from itertools import chain
 from typing import Any
 
 from ..judges import GuardedJaccard, RougeL, Similarity
-from ..types import Missing, Unmeasured
 from .base import Estimator, Evidence, Needs
 from .clustering import Asking, fold
 
@@ -79,12 +78,6 @@ def checked(value: float) -> float:
     return float(value)
 
 
-def _matrix(evidence: Evidence) -> Matrix:
-    if not evidence.matrix:
-        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to compare")
-    return evidence.matrix
-
-
 def _spectrum(W: Matrix) -> tuple[Any, Any]:
     """Eigenvalues, an array of shape (n,), ascending, and eigenvectors, in columns, of the normalised Laplacian."""
     import numpy as np  # slow to import, and only eigenvalues need it
@@ -102,10 +95,8 @@ def lexical_similarity(evidence: Evidence) -> float:
     Source: Lin et al. 2022, as in lm-polygraph. Differences: normalised words without stemming, refusals count as
     alike, and fewer than two samples are unmeasured where lm-polygraph gives NaN.
     """
-    W = _matrix(evidence)
+    W = evidence.matrix
     m = len(W)
-    if m < 2:
-        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "one sample has no pair to compare")
     return 1 - (math.fsum(chain(*W)) - m) / (m * (m - 1))  # fsum is exact, so the order of the samples does not matter
 
 
@@ -116,7 +107,7 @@ def degree(evidence: Evidence) -> float:
     W it is (m - 1) / m times `lexical_similarity`. Source: Lin et al., TMLR 2024 (U_Deg), where W comes from an NLI
     model.
     """
-    W = _matrix(evidence)
+    W = evidence.matrix
     m = len(W)
     return (m * m - math.fsum(chain(*W))) / (m * m)
 
@@ -127,7 +118,7 @@ def eigenvalue(evidence: Evidence) -> float:
     A continuous number of meanings: with a 0/1 block-diagonal W it is exactly the number of blocks of any sizes.
     Source: Lin et al., TMLR 2024 (U_EigV), where W comes from an NLI model.
     """
-    W = _matrix(evidence)
+    W = evidence.matrix
     values, _ = _spectrum(W)
     return round(math.fsum(max(0.0, 1 - value) for value in values), _DECIMALS)
 
@@ -140,7 +131,7 @@ def eccentricity(evidence: Evidence) -> float:
     with g blocks scores sqrt(g - 1). The cut makes it jump where an eigenvalue crosses 0.9.
     Source: Lin et al., TMLR 2024 (U_Ecc); the cut is their default, and is not tuned here.
     """
-    W = _matrix(evidence)
+    W = evidence.matrix
     values, vectors = _spectrum(W)
     # Rounded first: an eigenvalue at .9 up to the last bit must fall on the same side with every library.
     selected = vectors[:, values.round(_DECIMALS) < ECCENTRICITY_CUT]
@@ -159,7 +150,7 @@ def kernel_language_entropy(evidence: Evidence) -> float:
     answers weighted by share. With a node for every sample, diffusion over t = 0.3 leaves n equal answers far apart
     (2.298 nats of at most 2.303 for n = 10 with this L), and the score is dominated by n.
     """
-    W = _matrix(evidence)
+    W = evidence.matrix
     # One node for each distinct row: equal answers as separate nodes would be far apart at a short diffusion time.
     counts = Counter(W)
     nodes = {row: W.index(row) for row in sorted(counts)}

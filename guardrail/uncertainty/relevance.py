@@ -104,8 +104,6 @@ def weighted_nll(parts: Sequence[Piece], likeness: Sequence[float]) -> float:
 
 def _weighted(evidence: Evidence) -> list[float]:
     """U of each sample."""
-    if not evidence.pieces or evidence.relevance is None:
-        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to divide into pieces")
     return [weighted_nll(own, alike) for own, alike in zip(evidence.pieces, evidence.relevance, strict=True)]
 
 
@@ -126,11 +124,8 @@ def _supported(alike: Sequence[Sequence[float]], costs: Sequence[float]) -> floa
 
 def _alike(evidence: Evidence) -> Sequence[Sequence[float]]:
     """Similarity of samples, rows and columns in the order of the samples."""
-    matrix, rows = evidence.matrix, evidence.rows
-    if matrix is None or rows is None or len(rows) < 2:
-        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no two samples to compare")
     # The matrix is in canonical order; costs are in the order of the samples and must meet their own rows.
-    return tuple(tuple(matrix[a][b] for b in rows) for a in rows)
+    return tuple(tuple(evidence.matrix[a][b] for b in evidence.rows) for a in evidence.rows)
 
 
 def word_sequence_entropy(evidence: Evidence) -> float:

@@ -76,12 +76,7 @@ def selfcheck_nli(evidence: Evidence) -> float:
     sentence first), sentences are found by rule, and the entailment model is the caller's (theirs is
     potsawee/deberta-v3-large-mnli).
     """
-    scores = evidence.contradiction
-    if scores is None:
-        raise Missing(Unmeasured.JUDGE_FAILED, "no entailment model was given to look for contradictions")
-    if not scores:
-        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no sentence or no sample to compare")
-    return math.fsum(scores) / len(scores)
+    return math.fsum(evidence.contradiction) / len(evidence.contradiction)
 
 
 def selfcheck_ngram(evidence: Evidence) -> float:

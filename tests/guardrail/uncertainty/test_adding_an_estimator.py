@@ -30,8 +30,6 @@ from guardrail.uncertainty.registry import ESTIMATORS
 
 def gini(evidence: Evidence) -> float:
     """Gini impurity: 1 - sum_C (|C| / n)^2. Probability, in [0, 1 - 1/n]."""
-    if evidence.clusters is None:
-        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to cluster")
     n = len(evidence.clusters.assignment)
     return 1 - sum((size / n) ** 2 for size in evidence.clusters.sizes)
 

@@ -11,7 +11,7 @@ from numpy.linalg import LinAlgError
 
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import ExactJudge, Jaccard, Judge, JudgeSpec, make_judge
-from guardrail.types import Missing, OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Evidence, from_spec, make_estimator, measure, measure_stream
 from guardrail.uncertainty.clustering import Clusters
 from guardrail.uncertainty.entropy import graded_disagreement
@@ -139,10 +139,7 @@ def test_graded_disagreement_by_hand() -> None:
 
 def test_a_primary_answer_that_was_not_compared_is_no_agreement() -> None:
     clusters = Clusters(assignment=(0, 0))
-    with pytest.raises(Missing, match="no primary answer to compare with"):
-        graded_disagreement(Evidence(drawn=answers("a", "a"), clusters=clusters))
-    with pytest.raises(Missing, match="was not compared with the samples"):
-        graded_disagreement(Evidence(drawn=answers("a", "a"), clusters=clusters, primary_cluster=0))
+    assert graded_disagreement(Evidence(drawn=answers("a", "a"), clusters=clusters)) == 1
 
 
 def test_graded_disagreement_compares_with_the_primary_only() -> None:
