@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..specs import Clustering, EstimatorSpec
 from ..types import Missing
 from .base import Estimator, Evidence, Needs
-from .clustering import Clusters, cluster
 from .combine import rank_mean, then, ties
+from .comparing import Clusters, cluster
 from .measure import measure, measure_stream
 from .plan import plan_for, unmet_needs
 from .registry import from_spec, list_estimators, make_estimator

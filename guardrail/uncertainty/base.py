@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from ..errors import UsageError
 from ..judges import Entailment, Judge, Similarity
 from ..sampling.follow_ups import SCORE, AnswerScorer, FollowUp
 from ..specs import Clustering, EstimatorSpec
 from ..types import Basis, Missing, SampleSet, Uncertainty, Unit, Unmeasured
-from .clustering import Clusters
+from .alignment import Level, Piece
+from .comparing import Clusters
 
-__all__ = ["Estimator", "Evidence", "Level", "Needs", "Piece", "Stages"]
-
-Level = Literal["word", "token"]
-"""Size of the pieces that are taken out of an answer to see how much each matters."""
+__all__ = ["Estimator", "Evidence", "Needs", "Stages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +44,6 @@ class Needs:
     """A graded similarity, and how alike each sample is to itself without each of its pieces."""
     follow_up: FollowUp | None = None
     """A question to the model about what was drawn; see `guardrail.sampling.follow_ups`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A word or token of an answer.
-
-    Attributes:
-        text: The piece.
-        without: The answer without this one occurrence of it; empty if nothing else is left.
-        nll: -sum of its log-probabilities, in nats.
-    """
-
-    text: str
-    without: str
-    nll: float
 
 
 _NO_CLUSTERS = Clusters(assignment=())

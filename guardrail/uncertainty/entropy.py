@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..judges import Jaccard
 from ..types import Missing, Unmeasured
 from .base import Estimator, Evidence, Needs
-from .clustering import Clusters
+from .comparing import Clusters
 from .likelihood import mean_logprob
 
 __all__ = ["ESTIMATORS"]

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from ..judges import GuardedJaccard, RougeL, Similarity
+from ..judges import GuardedJaccard, RougeL
 from .base import Estimator, Evidence, Needs
-from .clustering import Asking, fold
 
-__all__ = ["ESTIMATORS", "checked", "graph", "likeness"]
+__all__ = ["ESTIMATORS"]
 
 Matrix = tuple[tuple[float, ...], ...]
 ECCENTRICITY_CUT = 0.9
@@ -25,57 +23,6 @@ ECCENTRICITY_CUT = 0.9
 HEAT_TIME = 0.3
 """Diffusion time t of the heat kernel."""
 _DECIMALS = 10
-
-
-def graph(answers: Sequence[str], similarity: Similarity) -> Asking:
-    """Similarity of every two answers, shape (n, n), symmetric, unit diagonal, and the row of each answer in it.
-
-    Rows are sorted by (folded) string. Equal strings have similarity 1 and are asked once; refusals are alike to each
-    other and to nothing else; tool calls are alike only if their canonical JSON is equal (see `clustering.fold`). For u
-    distinct strings the similarity sees at most u (u - 1) / 2 pairs, in one batch.
-    """
-    folded = fold(answers, similarity)
-    pairs = folded.pairs()
-
-    def matrix(rated: Sequence[float]) -> tuple[Matrix, tuple[int, ...]]:
-        between = {frozenset(pair): value for pair, value in zip(pairs, rated, strict=True)}
-        # Stable, so that equal answers keep their order and every sample has one row.
-        order = sorted(range(len(folded.keys)), key=folded.keys.__getitem__)
-        keys = [folded.keys[i] for i in order]
-        # 0 between different keys is right for those that are not judged: refusals and calls are like nothing else.
-        rows = tuple(tuple(1.0 if a == b else between.get(frozenset((a, b)), 0.0) for b in keys) for a in keys)
-        return rows, tuple(sorted(range(len(order)), key=order.__getitem__))
-
-    return Asking(folded.texts(pairs), matrix)
-
-
-def likeness(primary: str, answers: Sequence[str], similarity: Similarity) -> Asking:
-    """Similarity of the primary answer to each answer, in order. For u strings that differ, u pairs.
-
-    The rules of `graph` decide which texts are equal or unlike without being rated.
-    """
-    folded = fold([primary, *answers], similarity)
-    own, *keys = folded.keys
-    # A refusal or a call as the primary answer is like equal texts only, so nothing has to be rated.
-    others = [key for key in sorted(folded.judged) if key != own] if own in folded.judged else []
-
-    def rated(values: Sequence[float]) -> tuple[float, ...]:
-        likeness_of = {own: 1.0, **dict(zip(others, values, strict=True))}
-        return tuple(likeness_of.get(key, 0.0) for key in keys)
-
-    return Asking(folded.texts([(own, other) for other in others]), rated)
-
-
-def checked(value: float) -> float:
-    """A rating as a float.
-
-    Raises:
-        ValueError: It is not in [0, 1].
-    """
-    # Written so that NaN, which compares false with everything, is refused too.
-    if not 0 <= value <= 1:
-        raise ValueError(f"a similarity must be in [0, 1], got {value}")
-    return float(value)
 
 
 def _spectrum(W: Matrix) -> tuple[Any, Any]:

@@ -13,8 +13,7 @@ from typing import Any
 from ..errors import describe_error
 from ..judges import Entailment, EntailmentScores, Item, Judge, Similarity
 from ..types import Missing, Unmeasured
-from .clustering import Asking, Pair
-from .graph import checked
+from .comparing import Asking, Pair
 
 __all__ = ["JudgingPass", "Rater", "rater_of"]
 
@@ -48,7 +47,7 @@ def rater_of(model: Judge | Similarity | Entailment) -> Rater:
     if isinstance(model, Judge):
         kind, batch, read = "judge", model.equivalent_batch, _verdict
     elif isinstance(model, Similarity):
-        kind, batch, read = "similarity", model.similarity_batch, checked
+        kind, batch, read = "similarity", model.similarity_batch, _rating
     else:
         kind, batch, read = "entailment", model.entailment_batch, _contradiction
     key = f"{kind} {model.spec.model_dump_json()}"
@@ -62,12 +61,24 @@ def _verdict(value: Any) -> bool:
     return bool(value)
 
 
+def _rating(value: float) -> float:
+    """A rating as a float.
+
+    Raises:
+        ValueError: It is not in [0, 1].
+    """
+    # Written so that NaN, which compares false with everything, is refused too.
+    if not 0 <= value <= 1:
+        raise ValueError(f"a similarity must be in [0, 1], got {value}")
+    return float(value)
+
+
 def _contradiction(scores: EntailmentScores) -> float:
     # A model with two labels cannot tell contradiction from unrelated, and 0 would mean certain.
     if scores.contradiction is None:
         raise ValueError("the model has no label for a contradiction; use one with three labels")
     for share in (scores.entailment, scores.contradiction):
-        checked(share)
+        _rating(share)
     total = scores.contradiction + scores.entailment
     # Everything is neutral: the ratio does not exist, and 0 would count as no contradiction at all.
     if total <= 0:

@@ -6,17 +6,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from ..judges import Judge, Similarity
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from .base import Estimator, Evidence, Level
-from .clustering import Asking, Clusters, clustering
+from .base import Estimator, Evidence
 from .combine import combined, first_stage
-from .graph import graph, likeness
+from .comparing import Asking, clusters_of, likeness, matrix, relevance
 from .judging import JudgingPass, Rater, rater_of
 from .likelihood import impossible_logprobs
-from .relevance import all_pieces, relevance_of
-from .selfcheck import contradictions, sentences
+from .selfcheck import contradictions
 
 __all__ = ["measure", "measure_stream", "unusable"]
 
@@ -85,65 +82,21 @@ share; and the measurement of a set, whose result is fields of `Evidence`. It ra
 def _readings(estimator: Estimator) -> list[_Reading]:
     """The measurements that an estimator's needs name."""
     needs, readings = estimator.needs, list[_Reading]()
-    if estimator.judge is not None:
-        shared = (estimator.clustering, needs.primary)
-        readings.append((rater_of(estimator.judge), shared, partial(_clusters, estimator, estimator.judge)))
-    if estimator.similarity is not None:
-        rater = rater_of(estimator.similarity)
+    if (judge := estimator.judge) is not None:
+        grouped = partial(clusters_of, judge=judge, method=estimator.clustering, primary=needs.primary)
+        readings.append((rater_of(judge), (estimator.clustering, needs.primary), grouped))
+    if (similarity := estimator.similarity) is not None:
+        rater = rater_of(similarity)
         if needs.similarity:
-            readings.append((rater, "matrix", partial(_matrix, estimator.similarity)))
+            readings.append((rater, "matrix", partial(matrix, similarity=similarity)))
         if needs.likeness:
-            readings.append((rater, "likeness", partial(_likeness, estimator.similarity)))
+            readings.append((rater, "likeness", partial(likeness, similarity=similarity)))
         if needs.relevance is not None:
-            readings.append((rater, needs.relevance, partial(_relevance, needs.relevance, estimator.similarity)))
+            pieces = partial(relevance, similarity=similarity, level=needs.relevance)
+            readings.append((rater, needs.relevance, pieces))
     if estimator.entailment is not None:
-        readings.append((rater_of(estimator.entailment), "contradiction", _contradictions))
+        readings.append((rater_of(estimator.entailment), "contradiction", contradictions))
     return readings
-
-
-def _answers(drawn: SampleSet) -> list[str]:
-    return [sample.comparable for sample in drawn.samples]
-
-
-def _primary(drawn: SampleSet) -> str:
-    assert drawn.primary is not None  # `unusable`
-    return drawn.primary.comparable
-
-
-def _clusters(estimator: Estimator, judge: Judge, drawn: SampleSet) -> Asking:
-    if not estimator.needs.primary:
-        pairs, partition = clustering(_answers(drawn), judge, estimator.clustering)
-        return Asking(pairs, lambda verdicts: {"clusters": partition(verdicts)})
-    pairs, partition = clustering([*_answers(drawn), _primary(drawn)], judge, estimator.clustering)
-
-    def split(verdicts: Sequence[bool]) -> dict[str, Any]:
-        *assignment, label = partition(verdicts).assignment
-        # -1 is no cluster's number, so an answer that no sample shares counts no votes.
-        primary_cluster = label if label in assignment else -1
-        return {"clusters": Clusters(assignment=tuple(assignment)), "primary_cluster": primary_cluster}
-
-    return Asking(pairs, split)
-
-
-def _matrix(similarity: Similarity, drawn: SampleSet) -> Asking:
-    pairs, matrix = graph(_answers(drawn), similarity)
-    return Asking(pairs, lambda values: dict(zip(("matrix", "rows"), matrix(values), strict=True)))
-
-
-def _likeness(similarity: Similarity, drawn: SampleSet) -> Asking:
-    pairs, rated = likeness(_primary(drawn), _answers(drawn), similarity)
-    return Asking(pairs, lambda values: {"likeness": rated(values)})
-
-
-def _relevance(level: Level, similarity: Similarity, drawn: SampleSet) -> Asking:
-    pieces = all_pieces(drawn, level)
-    pairs, rated = relevance_of(_answers(drawn), pieces, similarity)
-    return Asking(pairs, lambda values: {"pieces": pieces, "relevance": rated(values)})
-
-
-def _contradictions(drawn: SampleSet) -> Asking:
-    pairs, rated = contradictions(sentences(_primary(drawn)), _answers(drawn))
-    return Asking(pairs, lambda values: {"contradiction": rated(values)})
 
 
 # -- One pass ----------------------------------------------------------------------------------------------------------
@@ -248,7 +201,7 @@ def _gap(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan, n: int) -> 
         # One sample agrees with itself, which an estimator over samples alone would take for certainty.
         if len(drawn.samples) < max(n, estimator.fewest):
             return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {n} samples, received {len(drawn.samples)}")
-        if not all(_answers(drawn)):
+        if not all(sample.comparable for sample in drawn.samples):
             return Missing(Unmeasured.EMPTY_ANSWER, "a sample is empty")
     # Fewer options than planned would share their probability among the rest and look more certain.
     if needs.options and (drawn.options is None or drawn.options.labels != plan.options):

@@ -10,73 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
-from ..judges import GuardedJaccard, Similarity
+from ..judges import GuardedJaccard
 from ..judges.words import FUNCTION_WORDS, NEGATIONS, asked_words, fold, read
-from ..types import Missing, Sample, SampleSet, Unmeasured
-from .alignment import spans, total, words
-from .base import Estimator, Evidence, Level, Needs, Piece
-from .clustering import Asking, Pair
+from ..types import Missing, Unmeasured
+from .alignment import Piece, total, words
+from .base import Estimator, Evidence, Needs
 from .likelihood import nll_of
 
-__all__ = ["ESTIMATORS", "all_pieces", "relevance_of"]
+__all__ = ["ESTIMATORS"]
 
 TEMPERATURE = 0.001
 """t of the sentence level: the share that similar samples add is divided by it."""
-
-
-def pieces(sample: Sample, level: Level) -> tuple[Piece, ...]:
-    """The pieces of an answer, each with the answer that remains without it.
-
-    A piece is removed at its place, not at every occurrence of the same letters. A word is removed with the white space
-    after it, so that its neighbours stay one space apart. Tokens that share a character are one piece.
-
-    Args:
-        sample: An answer with log-probabilities.
-        level: Size of the pieces.
-
-    Raises:
-        Missing: The tokens do not spell the answer.
-    """
-    text, parts = sample.text.strip(), []
-    for span in words(sample) if level == "word" else spans(sample):
-        before, after = text[: span.start], text[span.end :]
-        if level == "word":
-            # One of the two spaces goes with the word; otherwise the rest would differ from an answer without the word.
-            after = after.lstrip()
-        parts.append(Piece(text[span.start : span.end], (before + after).strip(), span.nll))
-    return tuple(parts)
-
-
-def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...]:
-    """The pieces of every sample; raises `Missing` if a sample has none."""
-    # The text that the model wrote for a call is not known, so its tokens cannot be laid on words.
-    if any(sample.tool_calls for sample in drawn.samples):
-        raise Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
-    return tuple(pieces(sample, level) for sample in drawn.samples)
-
-
-def relevance_of(answers: Sequence[str], own: Sequence[Sequence[Piece]], similarity: Similarity) -> Asking:
-    """Similarity of each answer to itself without each of its pieces.
-
-    It is 0 if nothing is left, and 1 if the rest is the same string to the similarity (`clustering.fold`); the
-    similarity is not asked about either.
-    """
-    by_answer = [[(answer, piece.without) for piece in parts] for answer, parts in zip(answers, own, strict=True)]
-    known: dict[Pair, float] = {}
-    for answer, without in dict.fromkeys(chain(*by_answer)):
-        if not without.strip():
-            known[answer, without] = 0.0
-        elif similarity.identity(without) == similarity.identity(answer):
-            known[answer, without] = 1.0
-    unrated = [pair for pair in dict.fromkeys(chain(*by_answer)) if pair not in known]
-
-    def rated(values: Sequence[float]) -> tuple[tuple[float, ...], ...]:
-        rating_of = {**known, **dict(zip(unrated, values, strict=True))}
-        return tuple(tuple(rating_of[pair] for pair in pairs) for pairs in by_answer)
-
-    return Asking(unrated, rated)
 
 
 def weighted_nll(parts: Sequence[Piece], likeness: Sequence[float]) -> float:

@@ -20,7 +20,7 @@ from ..prompting import question_text
 from ..sampling.follow_ups import FollowUp
 from ..types import Missing, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Needs
-from .clustering import Asking
+from .comparing import Asking
 
 __all__ = ["ESTIMATORS", "contradictions", "sentences"]
 
@@ -62,9 +62,12 @@ def sentences(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Asking:
-    """The degree to which each premise contradicts each hypothesis: all premises of the first hypothesis, and so on."""
-    return Asking([(premise, hypothesis) for hypothesis in hypotheses for premise in premises], tuple)
+def contradictions(drawn: SampleSet) -> Asking:
+    """The degree to which each sample contradicts each sentence of the primary answer, sentence by sentence."""
+    assert drawn.primary is not None, "a set without an answer is not measured"
+    premises = [sample.comparable for sample in drawn.samples]
+    pairs = [(premise, sentence) for sentence in sentences(drawn.primary.comparable) for premise in premises]
+    return Asking(pairs, lambda values: {"contradiction": tuple(values)})
 
 
 def selfcheck_nli(evidence: Evidence) -> float:

@@ -13,7 +13,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import ExactJudge, Jaccard, Judge, JudgeSpec, make_judge
 from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Evidence, from_spec, make_estimator, measure, measure_stream
-from guardrail.uncertainty.clustering import Clusters
+from guardrail.uncertainty.comparing import Clusters
 from guardrail.uncertainty.entropy import graded_disagreement
 from guardrail.uncertainty.plan import plan_for, unmet_needs
 

@@ -16,7 +16,8 @@ from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import EstimatorSpec, from_spec, list_estimators, make_estimator, measure, measure_stream
 from guardrail.uncertainty.base import Evidence
-from guardrail.uncertainty.graph import eccentricity, eigenvalue, graph, kernel_language_entropy
+from guardrail.uncertainty.comparing import matrix
+from guardrail.uncertainty.graph import eccentricity, eigenvalue, kernel_language_entropy
 
 GRAPH = ("degree", "eccentricity", "eigenvalue", "kernel_language_entropy", "lexical_similarity")
 FOUR = ["Paris", "Paris", "Rome", "Rome"]
@@ -124,10 +125,8 @@ def test_no_evidence_is_no_score(name: str) -> None:
 def test_the_matrix_by_hand() -> None:
     # sorted: "Red." < "not red" < "red fox" (a refusal sorts first, by its key)
     texts = ["red fox", "Red.", "unknown", "not red", "I don't know"]
-    pairs, read = graph(texts, Jaccard())
-    rated = read(Jaccard().similarity("q", pairs))
-    assert rated is not None
-    W, _ = rated
+    pairs, read = matrix(answers(texts), Jaccard())
+    W = read(Jaccard().similarity("q", pairs))["matrix"]
     third, half = 1 / 3, 1 / 2
     expected = [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, half, half], [0, 0, half, 1, third], [0, 0, half, third, 1]]
     assert [list(row) for row in W] == [pytest.approx(row) for row in expected]

@@ -16,8 +16,8 @@ from guardrail.errors import UsageError
 from guardrail.judges import JudgeSpec, Similarity, from_judge, make_judge
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import Estimator, make_estimator, measure
-from guardrail.uncertainty.base import Piece
-from guardrail.uncertainty.relevance import pieces, weighted_nll
+from guardrail.uncertainty.alignment import Piece, pieces
+from guardrail.uncertainty.relevance import weighted_nll
 
 ALL = ("word_sequence_entropy", "sar", "token_sar", "sentence_sar")
 T = 0.001

@@ -15,8 +15,7 @@ from transformers import AutoTokenizer
 import examples.tiny_model
 from guardrail.sampling.replies import read_reply
 from guardrail.types import Missing, Sample
-from guardrail.uncertainty.alignment import spans, words
-from guardrail.uncertainty.relevance import pieces
+from guardrail.uncertainty.alignment import pieces, spans, words
 from integrations._local.decoding import Continuation
 from integrations._local.outputs import openai_logprobs
 from integrations._local.tokens import DecodedText, Detokenizer

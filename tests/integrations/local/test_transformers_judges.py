@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from guardrail.errors import MissingDependencyError, UsageError
 from guardrail.judges import Judge, Similarity, make_similarity, registry
 from guardrail.judges import make_judge as make
-from guardrail.uncertainty.clustering import cluster, fold
+from guardrail.uncertainty.comparing import cluster, fold
 from integrations.transformers_judges import (
     EmbeddingJudge,
     EmbeddingSimilarity,

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from guardrail.judges import make_judge as make
 from guardrail.judges import make_similarity
-from guardrail.uncertainty.clustering import cluster
+from guardrail.uncertainty.comparing import cluster
 from integrations._local.encoders import lost_to_unknown_tokens
 from integrations.transformers_judges import EmbeddingJudge, EmbeddingSimilarity, NliEntailment, NliJudge, NliSimilarity
 from tests.integrations.local.tiny_encoders import save_embedding, save_nli, tokenizer

@@ -1,16 +1,21 @@
-"""Clusters of samples that mean the same: always a partition, order-free by default."""
+"""What scores compare: the pairs of texts to rate, and the evidence that follows from the ratings.
+
+Clusters are always a partition, order-free by default.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
-from ..judges import Judge, is_canonical_call, is_refusal
+from ..judges import Judge, Similarity, is_canonical_call, is_refusal
 from ..judges.base import Comparer
 from ..specs import Clustering
-from ..types import Frozen
+from ..types import Frozen, SampleSet
+from .alignment import Level, all_pieces
 
-__all__ = ["Asking", "Clusters", "Pair", "cluster", "clustering", "fold"]
+__all__ = ["Asking", "Clusters", "Pair", "cluster", "clusters_of", "fold", "likeness", "matrix", "relevance"]
 
 Pair = tuple[str, str]
 _REFUSAL = "\x00refusal"
@@ -21,8 +26,8 @@ class Asking(NamedTuple):
 
     pairs: Sequence[Pair]
     """The pairs."""
-    read: Callable[[Sequence[Any]], Any]
-    """The result, from one value for each pair, in order."""
+    read: Callable[[Sequence[Any]], dict[str, Any]]
+    """Fields of `guardrail.uncertainty.Evidence`, from one value for each pair, in order."""
 
 
 class Clusters(Frozen):
@@ -100,13 +105,40 @@ def cluster(question: str, answers: Sequence[str], judge: Judge, method: Cluster
     Returns:
         A partition, or None if the judge gave no verdict on a pair.
     """
-    pairs, partition = clustering(answers, judge, method)
+    pairs, partition = _clustering(answers, judge, method)
     verdicts = judge.equivalent(question, pairs) if pairs else []
-    clusters: Clusters | None = None if None in verdicts else partition(verdicts)
-    return clusters
+    return None if None in verdicts else partition(verdicts)
 
 
-def clustering(answers: Sequence[str], judge: Judge, method: Clustering) -> Asking:
+def clusters_of(drawn: SampleSet, judge: Judge, method: Clustering, *, primary: bool) -> Asking:
+    """The clusters of the samples, and with ``primary`` the one that the primary answer belongs to."""
+    answers = _answers(drawn)
+    if not primary:
+        pairs, partition = _clustering(answers, judge, method)
+        return Asking(pairs, lambda verdicts: {"clusters": partition(verdicts)})
+    pairs, partition = _clustering([*answers, _primary(drawn)], judge, method)
+
+    def split(verdicts: Sequence[bool]) -> dict[str, Any]:
+        *assignment, label = partition(verdicts).assignment
+        # -1 is no cluster's number, so an answer that no sample shares counts no votes.
+        primary_cluster = label if label in assignment else -1
+        return {"clusters": Clusters(assignment=tuple(assignment)), "primary_cluster": primary_cluster}
+
+    return Asking(pairs, split)
+
+
+def _answers(drawn: SampleSet) -> list[str]:
+    return [sample.comparable for sample in drawn.samples]
+
+
+def _primary(drawn: SampleSet) -> str:
+    assert drawn.primary is not None, "a set without an answer is not measured"
+    return drawn.primary.comparable
+
+
+def _clustering(
+    answers: Sequence[str], judge: Judge, method: Clustering
+) -> tuple[list[Pair], Callable[[Sequence[Any]], Clusters]]:
     """The pairs that `cluster` asks about, and the partition that follows from the verdicts."""
     folded = fold(answers, judge)
     pairs = folded.pairs(ordered=method == "components")
@@ -118,7 +150,7 @@ def clustering(answers: Sequence[str], judge: Judge, method: Clustering) -> Aski
         number = {root: i for i, root in enumerate(dict.fromkeys(roots))}
         return Clusters(assignment=tuple(number[root] for root in roots))
 
-    return Asking(folded.texts(pairs), partition)
+    return folded.texts(pairs), partition
 
 
 def _components(same: Sequence[Pair]) -> dict[str, str]:
@@ -145,3 +177,68 @@ def _first_match(keys: Sequence[str], same: Collection[Pair]) -> dict[str, str]:
         founders = (founder for founder, own in founder_of.items() if founder == own)
         founder_of[key] = next((founder for founder in founders if (founder, key) in same), key)
     return founder_of
+
+
+# -- Graded similarity -------------------------------------------------------------------------------------------------
+
+
+def matrix(drawn: SampleSet, similarity: Similarity) -> Asking:
+    """Similarity of every two samples, shape (n, n), symmetric, unit diagonal, and the row of each sample in it.
+
+    Rows are sorted by (folded) string. Equal strings have similarity 1 and are asked once; refusals are alike to each
+    other and to nothing else; tool calls are alike only if their canonical JSON is equal (see `fold`). For u distinct
+    strings the similarity sees at most u (u - 1) / 2 pairs, in one batch.
+    """
+    folded = fold(_answers(drawn), similarity)
+    pairs = folded.pairs()
+
+    def read(rated: Sequence[float]) -> dict[str, Any]:
+        between = {frozenset(pair): value for pair, value in zip(pairs, rated, strict=True)}
+        # Stable, so that equal answers keep their order and every sample has one row.
+        order = sorted(range(len(folded.keys)), key=folded.keys.__getitem__)
+        keys = [folded.keys[i] for i in order]
+        # 0 between different keys is right for those that are not judged: refusals and calls are like nothing else.
+        rows = tuple(tuple(1.0 if a == b else between.get(frozenset((a, b)), 0.0) for b in keys) for a in keys)
+        return {"matrix": rows, "rows": tuple(sorted(range(len(order)), key=order.__getitem__))}
+
+    return Asking(folded.texts(pairs), read)
+
+
+def likeness(drawn: SampleSet, similarity: Similarity) -> Asking:
+    """Similarity of the primary answer to each sample, in order. For u strings that differ, u pairs.
+
+    The rules of `matrix` decide which texts are equal or unlike without being rated.
+    """
+    folded = fold([_primary(drawn), *_answers(drawn)], similarity)
+    own, *keys = folded.keys
+    # A refusal or a call as the primary answer is like equal texts only, so nothing has to be rated.
+    others = [key for key in sorted(folded.judged) if key != own] if own in folded.judged else []
+
+    def read(values: Sequence[float]) -> dict[str, Any]:
+        likeness_of = {own: 1.0, **dict(zip(others, values, strict=True))}
+        return {"likeness": tuple(likeness_of.get(key, 0.0) for key in keys)}
+
+    return Asking(folded.texts([(own, other) for other in others]), read)
+
+
+def relevance(drawn: SampleSet, similarity: Similarity, level: Level) -> Asking:
+    """Similarity of each sample to itself without each of its pieces; raises `Missing` if a sample has none.
+
+    It is 0 if nothing is left, and 1 if the rest is the same string to the similarity (`fold`); the similarity is not
+    asked about either.
+    """
+    parts = all_pieces(drawn, level)
+    by_answer = [[(answer, piece.without) for piece in own] for answer, own in zip(_answers(drawn), parts, strict=True)]
+    known: dict[Pair, float] = {}
+    for answer, without in dict.fromkeys(chain(*by_answer)):
+        if not without.strip():
+            known[answer, without] = 0.0
+        elif similarity.identity(without) == similarity.identity(answer):
+            known[answer, without] = 1.0
+    unrated = [pair for pair in dict.fromkeys(chain(*by_answer)) if pair not in known]
+
+    def read(values: Sequence[float]) -> dict[str, Any]:
+        rating_of = {**known, **dict(zip(unrated, values, strict=True))}
+        return {"pieces": parts, "relevance": tuple(tuple(rating_of[pair] for pair in pairs) for pairs in by_answer)}
+
+    return Asking(unrated, read)
