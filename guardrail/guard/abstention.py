@@ -24,7 +24,6 @@ from ..sampling.effects import Effect, Steps, user_call
 from ..sampling.limits import take_slot
 from ..types import Bindings
 from ..verdict import AbstainedError, UnmeasuredError, Verdict
-from .base import GuardedChatModel
 from .messages import HANDOFF
 
 __all__ = [
@@ -206,7 +205,7 @@ def complete(abstention: Abstention, message: AIMessage) -> Steps[AIMessage]:
 
 def _invoke(path: Runnable[Any, Any], abstention: Abstention) -> Steps[Any]:
     """Ask the Runnable; a chat model with the tools and the format that the guarded one had."""
-    is_guard = isinstance(getattr(path, "bound", path), GuardedChatModel)
+    is_guard = getattr(getattr(path, "bound", path), "guardrail_judges", False)
     if abstention.bound is not None and isinstance(path, BaseChatModel):
         path = path.bind(**binding_settings(path, abstention.bound))
     messages = copies_of(abstention.messages)

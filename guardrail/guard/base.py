@@ -19,10 +19,13 @@ from typing_extensions import TypedDict
 
 from ..artifact import Artifact, CalibrationArtifact
 from ..errors import UsageError
+from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
 from ..sampling.models import resolve_model
-from .messages import as_chunk
+from .abstention import Abstention, complete, take_path
+from .messages import accepted_answer, as_chunk, chat_result
+from .structured import form_of
 
 if TYPE_CHECKING:
     from langchain_core.prompts import ChatPromptTemplate
@@ -152,6 +155,31 @@ class GuardedChatModel(SteppedChatModel):
         self, messages: Sequence[BaseMessage], callbacks: Callbacks, arguments: Mapping[str, Any] | None = None
     ) -> Steps[Verdict]:
         """The steps to the verdict on one prompt; ``arguments`` are those of the call."""
+
+    def _answer(
+        self,
+        messages: Sequence[BaseMessage],
+        stop: Sequence[str] | None,
+        run_manager: Any,
+        arguments: Mapping[str, Any],
+    ) -> Steps[ChatResult]:
+        """The accepted answer, or what the abstention path gives, with the verdict of the guard or the cascade."""
+        own: Any = self  # guards and cascades have both fields
+        artifacts = self._artifacts()
+        plan = artifacts[0].plan
+        form = form_of(plan, stop, arguments)
+        callbacks = child_callbacks(run_manager)
+        verdict = yield from self._verdict(messages, callbacks, arguments)
+        note_verdict(run_manager, verdict.trace_fields())
+        abstention = Abstention(verdict, messages, own.on_abstain, own.abstain_message, callbacks, plan.bindings, form)
+        if not verdict.passes:
+            message = yield from take_path(abstention)
+            return chat_result(message, verdict)
+        stage = verdict.stage or 1  # of a cascade, the one that answered
+        message = accepted_answer(verdict, artifacts[stage - 1].model.model)
+        if verdict.held_back:
+            message = yield from complete(abstention, message)
+        return chat_result(message, verdict)
 
     # -- settings ----------------------------------------------------------------------------------------------------
 

@@ -10,22 +10,18 @@ from typing import Any, Self
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatResult
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import GOES_ON, CascadeArtifact
 from ..errors import ArtifactMismatchError, UsageError
-from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.effects import Steps
 from ..sampling.models import resolve_model
 from ..types import Note, NoteKind, Reason
 from ..verdict import Verdict
-from .abstention import ABSTENTION, Abstention, Wording, take_path
+from .abstention import ABSTENTION, Wording
 from .base import GuardedChatModel, refuse_same_guard
 from .chat_model import Guardrail
-from .messages import accepted_answer, chat_result
 from .observers import Observers
-from .structured import form_of
 
 __all__ = ["Cascade", "CascadeVerdict"]
 
@@ -195,30 +191,6 @@ class Cascade(GuardedChatModel):
     @property
     def _remembers(self) -> bool:
         return all(guard._remembers for guard in self._guards)
-
-    # -- acting ------------------------------------------------------------------------------------------------------
-
-    def _answer(
-        self,
-        messages: Sequence[BaseMessage],
-        stop: Sequence[str] | None,
-        run_manager: Any,
-        arguments: Mapping[str, Any],
-    ) -> Steps[ChatResult]:
-        form_of(self.artifact.stages[0].plan, stop, arguments)  # refuses settings of the call
-        callbacks = child_callbacks(run_manager)
-        verdict = yield from self._verdict(messages, callbacks, arguments)
-        note_verdict(run_manager, verdict.trace_fields())
-        if verdict.passes:
-            message = accepted_answer(verdict, self._named(verdict))
-            return chat_result(message, verdict)
-        abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks)
-        message = yield from take_path(abstention)
-        return chat_result(message, verdict)
-
-    def _named(self, verdict: CascadeVerdict) -> str:
-        """Name of the model that gave the verdict's answer."""
-        return self.artifact.stages[verdict.stage - 1].model.model
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
         """Refused: the artifact binds prompts without tools.

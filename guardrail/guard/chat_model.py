@@ -13,7 +13,6 @@ from typing import Any, Self
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -25,7 +24,6 @@ from ..files import check_version
 from ..items.gate import gate_of, released_call
 from ..items.partial import partial_or
 from ..sampling.call_settings import check_settings
-from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.draws import REMEMBERED, Draws
 from ..sampling.effects import Steps, arun, run
 from ..sampling.follow_ups import Scoring
@@ -35,11 +33,10 @@ from ..specs import identify
 from ..types import Probing, Sample
 from ..uncertainty import Scorer
 from ..verdict import Verdict
-from .abstention import ABSTENTION, Abstention, Form, Wording, complete, take_path
+from .abstention import ABSTENTION, Form, Wording
 from .assess import Assessment, Assessor
 from .base import GuardedChatModel, Using, refuse_same_guard
 from .endpoint_trust import EndpointTrust
-from .messages import accepted_answer, chat_result
 from .observers import Observers
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 
@@ -178,29 +175,6 @@ class Guardrail(GuardedChatModel):
     @property
     def _remembers(self) -> bool:
         return self._assessor.draws.seconds > 0
-
-    # -- acting ------------------------------------------------------------------------------------------------------
-
-    def _answer(
-        self,
-        messages: Sequence[BaseMessage],
-        stop: Sequence[str] | None,
-        run_manager: Any,
-        arguments: Mapping[str, Any],
-    ) -> Steps[ChatResult]:
-        form = form_of(self.artifact.plan, stop, arguments)
-        callbacks = child_callbacks(run_manager)
-        verdict = yield from self._verdict(messages, callbacks, arguments)
-        note_verdict(run_manager, verdict.trace_fields())
-        bound = self.artifact.plan.bindings
-        abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
-        if verdict.passes:
-            message = accepted_answer(verdict, self.artifact.model.model)
-            if verdict.held_back:
-                message = yield from complete(abstention, message)
-            return chat_result(message, verdict)
-        message = yield from take_path(abstention)
-        return chat_result(message, verdict)
 
     # -- observing ---------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from .effects import Effect, Steps, arun, run
 from .limits import DEFAULT_CONCURRENCY, adopt_limits, current_limits, limits_for_threads, take_slot
 from .replies import cause_of, read_reply
 
-__all__ = ["SAMPLE_INDEX", "Call", "Reply", "as_sample", "at_once", "in_sample", "make_calls", "quiet_copy"]
+__all__ = ["SAMPLE_INDEX", "Call", "Reply", "as_sample", "at_once", "failed", "in_sample", "make_calls", "quiet_copy"]
 __all__ += ["with_settings"]
 
 SAMPLE_INDEX = "guardrail_sample"
@@ -108,7 +108,7 @@ def make_calls(
                 )
                 answer = _answer(result)
             except Exception as error:  # any error of a model is a missing measurement, which abstains
-                answer = _failure(error)
+                answer = failed(error)
         ended = time.perf_counter()
         return Reply((yield from draw.note(call.piece, answer)), started, ended)
 
@@ -290,6 +290,8 @@ def _answer(result: LLMResult) -> SampleSet:
     return SampleSet(question="", primary=read_reply(message), cost=Cost(calls=1, **tokens))
 
 
-def _failure(error: Exception) -> SampleSet:
+def failed(error: Exception, question: str = "", *, calls: int = 1) -> SampleSet:
+    """The set of a call that raised, and may count as so many calls."""
     detail = describe_error(error, asking=True)
-    return SampleSet(question="", primary=None, cost=Cost(calls=1), problem=cause_of(error), problem_detail=detail)
+    cost, cause = Cost(calls=calls), cause_of(error)
+    return SampleSet(question=question, primary=None, cost=cost, problem=cause, problem_detail=detail)

@@ -20,18 +20,18 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from ..bindings import binding_settings, native_settings
-from ..errors import UsageError, describe_error
+from ..errors import UsageError
 from ..plain_json import sha256_hex
 from ..prompting import question_text
 from ..types import Cost, Sample, SampleSet, SamplingPlan
-from .calls import Call, Reply, make_calls
+from .calls import Call, Reply, failed, make_calls
 from .draws import NOTHING, Draw
 from .effects import Effect, Steps, arun, run
 from .follow_ups import NO_SCORERS, Scoring, ask_follow_ups
 from .limits import bounded
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
-from .replies import cause_of, failed_calls, only_ended, only_offered, only_readable, refused_samples
+from .replies import failed_calls, only_ended, only_offered, only_readable, refused_samples
 
 __all__ = ["Sampler", "draw", "joined", "refuse_majority"]
 
@@ -194,8 +194,8 @@ class Sampler:
         fresh = yield from asking._native_call(model, [prompts[place] for place in places], number)
         overtaken = False
         for place, part in zip(places, fresh, strict=True):
-            failed = part.problem is not None and not part.problem.depends_on_question
-            if failed and not self._lacks(joined(sets[place], part.model_copy(update={"problem": None}))):
+            lost = part.problem is not None and not part.problem.depends_on_question
+            if lost and not self._lacks(joined(sets[place], part.model_copy(update={"problem": None}))):
                 # The memory keeps answers and no failure of the transport: the next attempt would find a whole set.
                 sets[place] = joined(sets[place], part)
                 continue
@@ -249,7 +249,7 @@ class Sampler:
             raise
         except Exception as error:
             if len(prompts) == 1:
-                return [_failed(prompts[0], error)]
+                return [failed(error, question_text(prompts[0]), calls=0)]
         each_alone = []  # one bad prompt must not fail the others: it is found by drawing one at a time
         for messages in prompts:
             each_alone += yield from self._native_call(model, [messages], number)
@@ -354,13 +354,4 @@ def _sample_set(messages: Sequence[BaseMessage], pairs: Sequence[tuple[Call, Rep
         cost=cost,
         problem=problem,
         problem_detail=detail,
-    )
-
-
-def _failed(messages: Sequence[BaseMessage], error: Exception) -> SampleSet:
-    return SampleSet(
-        question=question_text(messages),
-        primary=None,
-        problem=cause_of(error),
-        problem_detail=describe_error(error, asking=True),
     )
