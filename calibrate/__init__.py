@@ -11,10 +11,10 @@ and `evaluate`. Importing this loads neither a model framework nor plotting nor 
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from guardrail import loading
 from guardrail.errors import MissingDependencyError, require
 
 try:
@@ -87,55 +87,24 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ByGroup": "router",
-    "FitSettings": "pipeline",
-    "ImportSettings": "data.formats",
-    "Plan": "evaluation.planning",
-    "Question": "data.questions",
-    "Record": "data.records",
-    "RecordFile": "data.records",
-    "RecordHeader": "data.records",
-    "Records": "dataframe",
-    "Rule": "rules",
-    "ScoreColumn": "data.formats",
-    "audit": "evaluation.audit",
-    "collect_records": "data.collect",
-    "evaluate": "evaluation.evaluate",
-    "fit": "fitting",
-    "fit_action": "agent_steps",
-    "fit_artifact": "pipeline",
-    "fit_router": "router",
-    "from_frame": "dataframe",
-    "held_out": "pipeline",
-    "label_records": "correctness",
-    "make_rule": "correctness",
-    "plan": "evaluation.planning",
-    "read_questions": "data.questions",
-    "read_records": "data.records",
-    "read_steps": "agent_steps",
-    "score_records": "scoring.compute",
-    "split": "data.split",
-    "split_by_action": "agent_steps",
-    "steps_of": "agent_steps",
-    "write_records": "data.records",
-    "write_report": "report",
-    "write_steps": "agent_steps",
+    "agent_steps": "fit_action read_steps split_by_action steps_of write_steps",
+    "correctness": "label_records make_rule",
+    "data.collect": "collect_records",
+    "data.formats": "ImportSettings ScoreColumn",
+    "data.questions": "Question read_questions",
+    "data.records": "Record RecordFile RecordHeader read_records write_records",
+    "data.split": "split",
+    "dataframe": "Records from_frame",
+    "evaluation.audit": "audit",
+    "evaluation.evaluate": "evaluate",
+    "evaluation.planning": "Plan plan",
+    "fitting": "fit",
+    "pipeline": "FitSettings fit_artifact held_out",
+    "report": "write_report",
+    "router": "ByGroup fit_router",
+    "rules": "Rule",
+    "scoring.compute": "score_records",
 }
-"""Public names and the modules that define them, loaded when a name is first used."""
-_PARTS = {module.partition(".")[0] for module in _MODULES.values()}
+"""Public names by the module that defines them, which is loaded when a name is first used."""
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module of a public name when the name is first used (PEP 562)."""
-    module = _MODULES.get(name, name if name in _PARTS else None)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    loaded = import_module(f".{module}", __name__)
-    if name not in _MODULES:
-        return loaded
-    value = globals()[name] = getattr(loaded, name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = loading(__name__, _MODULES)

@@ -6,6 +6,8 @@ wraps any chat model, draws the same samples, measures their disagreement and ac
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -84,67 +86,47 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AbstainedError": "verdict",
-    "ArtifactError": "errors",
-    "ArtifactFormatError": "errors",
-    "ArtifactMismatchError": "errors",
-    "ArtifactTamperedError": "errors",
-    "Bindings": "types",
-    "CalibrationArtifact": "artifact",
-    "Cascade": "guard.cascade",
-    "CascadeArtifact": "artifact",
-    "Cost": "types",
-    "Feasible": "outcome",
-    "Guardrail": "guard.chat_model",
-    "GuardrailError": "errors",
-    "Infeasible": "outcome",
-    "InfeasibleReason": "outcome",
-    "Meaning": "verdict",
-    "MissingDependencyError": "errors",
-    "Partial": "items.partial",
-    "PromptTooLongError": "errors",
-    "PromptWrapping": "prompting",
-    "Reason": "verdict",
-    "RecordError": "errors",
-    "Router": "guard.router",
-    "RouterArtifact": "artifact",
-    "SafetySwitch": "guard.observers",
-    "Sample": "types",
-    "SampleSet": "types",
-    "SamplingPlan": "types",
-    "Scorer": "uncertainty",
-    "ToolCall": "types",
-    "Uncertainty": "types",
-    "Unmeasured": "types",
-    "UnmeasuredError": "verdict",
-    "UsageError": "errors",
-    "Verdict": "verdict",
-    "accepts": "outcome",
-    "bindings_for": "bindings",
-    "load_artifact": "artifact",
-    "make_estimator": "uncertainty",
-    "make_judge": "judges",
-    "plan_for": "uncertainty",
-    "rank_mean": "uncertainty",
-    "scorer": "uncertainty",
-    "then": "uncertainty",
-    "ties": "uncertainty",
+    "artifact": "CalibrationArtifact CascadeArtifact RouterArtifact load_artifact",
+    "bindings": "bindings_for",
+    "errors": "ArtifactError ArtifactFormatError ArtifactMismatchError ArtifactTamperedError GuardrailError "
+    "MissingDependencyError PromptTooLongError RecordError UsageError",
+    "guard.cascade": "Cascade",
+    "guard.chat_model": "Guardrail",
+    "guard.observers": "SafetySwitch",
+    "guard.router": "Router",
+    "items.partial": "Partial",
+    "judges": "make_judge",
+    "outcome": "Feasible Infeasible InfeasibleReason accepts",
+    "prompting": "PromptWrapping",
+    "types": "Bindings Cost Sample SampleSet SamplingPlan ToolCall Uncertainty Unmeasured",
+    "uncertainty": "Scorer make_estimator plan_for rank_mean scorer then ties",
+    "verdict": "AbstainedError Meaning Reason UnmeasuredError Verdict",
 }
-"""Public names and the modules that define them, loaded when a name is first used."""
-_PARTS = {module.partition(".")[0] for module in _MODULES.values()}
+"""Public names by the module that defines them, which is loaded when a name is first used."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import the module of a public name when the name is first used (PEP 562)."""
-    module = _MODULES.get(name, name if name in _PARTS else None)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    loaded = import_module(f".{module}", __name__)
-    if name not in _MODULES:
-        return loaded
-    value = globals()[name] = getattr(loaded, name)
-    return value
+def loading(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package whose names load their module at first use (PEP 562).
+
+    Args:
+        package: Its ``__name__``.
+        modules: Each module by its path within the package, and the names that it defines, a space between two.
+    """
+    module_of = {name: module for module, names in modules.items() for name in names.split()}
+    parts = {module.partition(".")[0] for module in modules}
+
+    def load(name: str) -> Any:
+        module = module_of.get(name, name if name in parts else None)
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        loaded = import_module(f"{package}.{module}")
+        if name not in module_of:
+            return loaded
+        value = getattr(loaded, name)
+        setattr(sys.modules[package], name, value)  # the next use finds it at once
+        return value
+
+    return load, lambda: sorted({*vars(sys.modules[package]), *module_of})
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = loading(__name__, _MODULES)

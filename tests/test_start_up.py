@@ -74,8 +74,10 @@ def test_names_for_type_checkers_are_those_that_load(package: str) -> None:
     tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    assert {alias.name: node.module for node in imports for alias in node.names} == module._MODULES
-    assert sorted(module._MODULES) == module.__all__
+    for_checkers = {node.module: sorted(alias.name for alias in node.names) for node in imports}
+    loaded = {path: sorted(names.split()) for path, names in module._MODULES.items()}
+    assert for_checkers == loaded
+    assert sorted(name for names in loaded.values() for name in names) == module.__all__
     assert set(module.__all__) <= set(dir(module))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = module.nothing
