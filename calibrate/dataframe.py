@@ -33,10 +33,11 @@ from .data.split import Groups, split
 from .data.table import RecordTable, table_of
 from .evaluation.audit import audit, prepared
 from .evaluation.choice import AUTO, choose_score
-from .evaluation.evaluate import Evaluation, RuleSpec
-from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
+from .evaluation.evaluate import RuleSpec
+from .evaluation.grid import evaluate_grid, sources
 from .evaluation.label_checks import broken_labels
 from .evaluation.promise_test import LEVEL, Audit
+from .evaluation.results import Evaluation, EvaluationGrid
 from .items.answers import label_items, labels_by_hand, labels_of_file, measure_records, spec_of_answers
 from .items.documents import import_document_rows
 from .ledger import Ledger, counted

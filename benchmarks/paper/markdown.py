@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.paper.printed import Printed
 from benchmarks.paper.protocol import Row
-from calibrate.evaluation.evaluate import Estimate
+from calibrate.evaluation.results import Estimate
 from guardrail.errors import UsageError
 
 __all__ = ["across", "beside", "compact", "form", "table", "with_blocks"]

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper.pools import Pool
-from calibrate.evaluation.evaluate import Estimate, EvaluationRow, evaluate
+from calibrate.evaluation.evaluate import evaluate
 from calibrate.evaluation.paper import DELTA, NAMES, experiment
+from calibrate.evaluation.results import Estimate, EvaluationRow
 from calibrate.rules import Feasible, certified
 
 __all__ = ["Held", "Row", "average", "held", "run"]

@@ -18,9 +18,9 @@ from guardrail.notebook import percent
 from ..data.progress import bar
 from ..data.records import RecordFile
 from ..evaluation.choice import AUTO, FEWEST, SHARE
-from ..evaluation.evaluate import FEW_NOTE, FIGURES, OF_ITEMS, SHORT, csv_text, few, meaning
-from ..evaluation.grid import EvaluationGrid, evaluate_grid, keys_of, sources
+from ..evaluation.grid import evaluate_grid, keys_of, sources
 from ..evaluation.paper import ALPHA, DELTA, FIGURE, METHODS, TABLES, Experiment, experiment, rule_with_name
+from ..evaluation.results import FEW_NOTE, FIGURES, OF_ITEMS, SHORT, EvaluationGrid, csv_text, few, meaning
 from ..report.figures import Figure, across_alpha
 from ..rules import compared_rules
 from ..spec_syntax import parse_rule
@@ -159,14 +159,15 @@ def _figure(grid: EvaluationGrid) -> Figure:
 def _print_table(grid: EvaluationGrid, subject: str, *, names: bool, figures: Sequence[str] | None = None) -> None:
     """Print one table of all cells, with the names that rules have in the paper or without; by default what fits."""
     first, wide = grid.cells[0], figures is None and _has_room()
-    figures = figures or (tuple(FIGURES) if wide else SHORT)
+    figures = figures or (FIGURES if wide else SHORT)
     figures = [name for name in figures if name != "complete" or _has_room()]  # as wide as three others
-    heads, rows, texts = grid.printed(figures, errors=wide, rule=rule_with_name if names else lambda row: row.name)
+    shown = grid.table(figures, errors=wide, rule=rule_with_name if names else lambda row: row.name)
     evaluation = first.evaluation
-    of = "" if "n" in heads else f", fitted on {evaluation.n_calibration} of {evaluation.n} questions"
+    of = "" if "n" in shown.heads else f", fitted on {evaluation.n_calibration} of {evaluation.n} questions"
     title = f"{subject}: {evaluation.splits} splits{of}, %" + (" ± se" if wide else "")
-    console.print(table(title, heads, rows, texts=texts))
-    area = "" if "AUROC" in heads or evaluation.auroc is None else f"{first.estimator}: AUROC {evaluation.auroc:.3f}. "
+    console.print(table(title, shown.heads, shown.rows, texts=shown.named))
+    ranked = "AUROC" in shown.heads or evaluation.auroc is None
+    area = "" if ranked else f"{first.estimator}: AUROC {evaluation.area}. "
     print_line(f"{area}Without a gate {percent(evaluation.base_error)} are wrong.")
     print_line(meaning(figures), "dim")
     if any(few(row.n_feasible) for cell in grid.cells for row in cell.evaluation.rows):
@@ -197,7 +198,7 @@ def _write(
     """Write the rows of all tables, everything as JSON, and the figure, where a path is given; returns the paths."""
     contents: list[tuple[Path, bytes]] = []
     if csv_path is not None:
-        rows = [{"table": name} | row if name else row for name, grid in grids.items() for row in grid.table()]
+        rows = [{"table": name} | row if name else row for name, grid in grids.items() for row in grid.records()]
         contents.append((csv_path, csv_text(rows).encode()))
     if json_path is not None:
         content = {name: grid.model_dump(mode="json") for name, grid in grids.items()}

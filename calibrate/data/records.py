@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write, check_version, mode_of, refuse_special, remove_partial_writes
-from guardrail.notebook import BLUE, RED, as_html, axis, percent
+from guardrail.notebook import BLUE, RED, Table, as_html, axis, percent
 from guardrail.plain_json import sha256_hex
 from guardrail.specs import CorrectnessSpec
 
@@ -121,7 +121,7 @@ class RecordFile:
         rows = [
             [record.question[:160], (record.answer or "-")[:80], words[record.correct]] for record in self.records[:3]
         ]
-        return as_html(f"{total} records in {self.path}", facts, ("question", "answer", "label"), rows)
+        return as_html(f"{total} records in {self.path}", facts, Table(("question", "answer", "label"), rows))
 
     def plot(self, estimator: str | None = None, ax: Any = None) -> Any:
         """Plot the scores of right and of wrong answers; of records without labels, all scores.

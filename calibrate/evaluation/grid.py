@@ -1,4 +1,4 @@
-"""Many evaluations at once: every data set, estimator and calibration size, as one table."""
+"""Many evaluations at once: of every data set, estimator and calibration size."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
-from guardrail.notebook import as_html, axis, draw_rates, text_table
-from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, pooled
@@ -20,23 +17,10 @@ from ..scoring.apart import refuse_overlap, without_ranked
 from ..scoring.names import stored_key
 from ..scoring.scores import Scored, Units, units_of
 from ..spec_syntax import estimator_flags
-from .evaluate import (
-    FEW_NOTE,
-    FIGURES,
-    SHORT,
-    Evaluation,
-    EvaluationRow,
-    RuleSpec,
-    cells,
-    evaluate,
-    flat,
-    meaning,
-    rate_of,
-)
+from .evaluate import RuleSpec, evaluate
+from .results import Cell, EvaluationGrid
 
-__all__ = ["Cell", "EvaluationGrid", "Source", "evaluate_grid", "keys_of", "need_groups", "sources"]
-
-RANKING = ("auroc", "aurc", "excess_aurc", "test_auroc", "test_aurc", "test_excess_aurc")
+__all__ = ["Source", "evaluate_grid", "keys_of", "need_groups", "sources"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,110 +38,6 @@ class Source:
     model: str
     file: RecordFile
     records: Sequence[Record]
-
-
-class Cell(Frozen):
-    """One pool, estimator and calibration size."""
-
-    dataset: str
-    """Name of the questions."""
-    model: str
-    """Name of the model."""
-    estimator: str
-    """Key of the estimator."""
-    evaluation: Evaluation
-    """Every rule at every alpha."""
-
-
-class EvaluationGrid(Frozen):
-    """Result of :func:`evaluate_grid`."""
-
-    cells: tuple[Cell, ...]
-    """In the order given: pools, estimators, sizes."""
-
-    @property
-    def ranked(self) -> tuple[Cell, ...]:
-        """The cells by AUROC on their pools, best first."""
-        # No AUROC (one class only) ranks last: nothing is known about such a score.
-        return tuple(sorted(self.cells, key=lambda cell: -(cell.evaluation.auroc or 0.0)))
-
-    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """The short form, without the cells."""
-        yield "scores", [cell.estimator for cell in self.ranked]
-        yield "rules", sorted({row.rule for cell in self.cells for row in cell.evaluation.rows})
-
-    def __str__(self) -> str:
-        """A table, best AUROC first, for `print`: a line an estimator and rule."""
-        return text_table(*EvaluationGrid(cells=self.ranked).printed(SHORT[:3], errors=False)[:2])
-
-    def _repr_html_(self) -> str:
-        heads, rows, _ = EvaluationGrid(cells=self.ranked).printed()
-        return as_html("Scores by AUROC, rules on the same splits", [("in %", meaning()), ("*", FEW_NOTE)], heads, rows)
-
-    def printed(
-        self,
-        figures: Sequence[str] = tuple(FIGURES),
-        *,
-        errors: bool = True,
-        rule: Callable[[EvaluationRow], str] = lambda row: row.name,
-    ) -> tuple[tuple[str, ...], list[tuple[str, ...]], int]:
-        """Heads and rows of one table, and the number of leading columns with names: what differs, then the figures.
-
-        Args:
-            figures: Columns of `FIGURES`, in %.
-            errors: Whether standard errors stand behind the figures.
-            rule: The text of a rule.
-        """
-        named = {
-            "data set": [cell.dataset for cell in self.cells],
-            "model": [cell.model for cell in self.cells],
-            "score": [cell.estimator for cell in self.cells],
-        }
-        named = {head: texts for head, texts in named.items() if len(set(texts)) > 1}
-        counted = {"AUROC": [_area(cell) for cell in self.cells]} if named else {}
-        sizes = [str(cell.evaluation.n_calibration) for cell in self.cells]
-        counted |= {"n": sizes} if len(set(sizes)) > 1 else {}
-        rows = [
-            (
-                *(texts[place] for texts in named.values()),
-                rule(row),
-                *(texts[place] for texts in counted.values()),
-                f"{row.alpha:g}",
-                *cells(row, figures, errors=errors),
-            )
-            for place, cell in enumerate(self.cells)
-            for row in cell.evaluation.rows
-        ]
-        return (*named, "rule", *counted, "alpha", *figures), rows, len(named) + 1
-
-    def plot(self, ax: Any = None) -> Any:
-        """Test error rate of every estimator and rule, best AUROC first, with its spread over splits.
-
-        With several alphas, the first is shown.
-
-        Raises:
-            MissingDependencyError: matplotlib is not installed (extra "calibrate").
-        """
-        alpha = self.cells[0].evaluation.rows[0].alpha
-        rates = [(cell.estimator, row) for cell in self.ranked for row in cell.evaluation.rows if row.alpha == alpha]
-        ax = axis(ax)
-        draw_rates(ax, [rate_of(row, f"{name}, {row.rule}") for name, row in rates], alpha)
-        return ax
-
-    def table(self) -> list[dict[str, Any]]:
-        """Flat rows: the pool, the ranking of the score, then the columns of ``Evaluation.table``."""
-        rows = []
-        for cell in self.cells:
-            evaluation = cell.evaluation
-            head = {name: getattr(cell, name) for name in ("dataset", "model", "estimator")}
-            head |= {name: getattr(evaluation, name) for name in ("n", "n_calibration", "base_error")}
-            head |= flat(evaluation, RANKING)
-            rows += [head | row for row in evaluation.table()]
-        return rows
-
-
-def _area(cell: Cell) -> str:
-    return "-" if cell.evaluation.auroc is None else f"{cell.evaluation.auroc:.3f}"
 
 
 def sources(files: Sequence[RecordFile], *, apart: bool) -> list[Source]:

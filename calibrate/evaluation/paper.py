@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .evaluate import EvaluationRow, RuleSpec
+from .evaluate import RuleSpec
+from .results import EvaluationRow
 
 __all__ = [
     "ALPHA",

@@ -15,7 +15,7 @@ from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.notebook import as_html, axis, percent
+from guardrail.notebook import Table, as_html, axis, percent
 from guardrail.outcome import CERTIFIED, InfeasibleReason
 from guardrail.types import Frozen
 
@@ -27,7 +27,7 @@ from ..rules.items import AnswerItems
 from ..scope import POOL_FACTOR, cut_at
 from ..scoring.metrics import auroc
 from ..spec_syntax import parse_rule
-from .evaluate import Estimate
+from .results import Estimate
 
 __all__ = [
     "DEFAULT_SIZES",
@@ -162,7 +162,7 @@ class Plan(Frozen):
         ]
         heads = ("rule", "labels", "answered", f"reaches {percent(self.target_acceptance)}", "above alpha")
         title = f"Labels needed to answer {percent(self.target_acceptance)} of questions at alpha = {self.alpha:g}"
-        return as_html(title, [("", line) for line in self.words], heads, rows)
+        return as_html(title, [("", line) for line in self.words], Table(heads, rows))
 
     def plot(self, ax: Any = None) -> Any:
         """Share of questions answered against the number of labels, a line for each rule.

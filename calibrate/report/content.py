@@ -14,44 +14,25 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import CALLS, ITEMS_OF_ANSWERS, Nouns, nouns_of
 from guardrail.items.spec import bounds_answers
 from guardrail.judges import distinct_answers
-from guardrail.notebook import percent
+from guardrail.notebook import Table, percent
 from guardrail.outcome import CERTIFIED
 
 from ..data.records import Record
 from ..data.table import table_of
 from ..evaluation.choice import Ranked
-from ..evaluation.evaluate import FEW_NOTE, Evaluation, EvaluationRow, cells, few
 from ..evaluation.label_checks import Merged, Missed, Suspicious, lowest
+from ..evaluation.results import FEW_NOTE, Evaluation, EvaluationRow, cells, few
 from ..pipeline import GateCounts, accepted_of
 from ..rules import RULES
 from ..scoring.scores import labels_of, values_of
 
 __all__ = [
-    *("Card", "Part", "Table", "categories", "contradictions", "headings", "headline", "merged_answers"),
+    *("Card", "Part", "categories", "contradictions", "headings", "headline", "merged_answers"),
     *("missed_labels", "reading", "rule_table", "score_table"),
 ]
 
 NO_RULE = "none"
 """Name of the row without a rule."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of the report or of the terminal, as texts.
-
-    Attributes:
-        heads: Names of the columns.
-        rows: Cells of each row.
-        texts: Columns that hold prose; the others hold names and figures.
-        chosen: Place of the row in use, if one is marked.
-        note: What stands below it.
-    """
-
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    texts: tuple[str, ...] = ()
-    chosen: int | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +126,7 @@ def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rul
             *("splits without an answer", "promise"),
         ),
         rows=tuple(listed),
-        texts=("promise",),
+        prose=("promise",),
         chosen=next((place for place, (name, *_) in enumerate(listed) if name == own), None),
         note=FEW_NOTE if any(few(row.n_feasible) for row in shown) else "",
     )
@@ -203,21 +184,21 @@ def contradictions(looked: Mapping[str, Suspicious], estimator: str, most: int =
             for label, some in (("wrong", suspicious.wrong), ("right", suspicious.right))
             for record in some[:most]
         ),
-        texts=_TEXTS,
+        prose=_TEXTS,
     )
 
 
 def missed_labels(missed: Missed, estimator: str, most: int = 8) -> Table:
     """Answers labelled wrong although they contain a reference."""
     rows = tuple(_answer(record, estimator) for record in missed.records[:most])
-    return Table(_ANSWER, rows, texts=_TEXTS)
+    return Table(_ANSWER, rows, prose=_TEXTS)
 
 
 def merged_answers(merges: Merged, most: int = 8) -> Table:
     """Wrong answers that the judge takes for right ones."""
     heads = ("wrong answer", "reference", "id")
     rows = tuple((_cut(answer), _cut(reference), name) for name, answer, reference in merges.pairs[:most])
-    return Table(heads, rows, texts=heads)
+    return Table(heads, rows, prose=heads)
 
 
 _TEXTS = ("question", "answer", "reference")

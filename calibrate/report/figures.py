@@ -16,7 +16,7 @@ from guardrail.describe import ANSWERS, Nouns
 from guardrail.errors import require
 from guardrail.outcome import Feasible, Infeasible, accepts
 
-from ..evaluation.evaluate import FEW_SPLITS, EvaluationRow
+from ..evaluation.results import FEW_SPLITS, EvaluationRow
 from ..rules.certificate import interval
 from ..scoring.metrics import RiskCoverage, risk_coverage_curve
 

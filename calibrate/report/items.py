@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import figures_lines
 from guardrail.items.spec import ItemsSpec
+from guardrail.notebook import Table
 
 from ..data.record import Record
 from ..data.table import table_of
 from ..items.figures import path_rows, path_warnings, paths_table
 from ..scoring.items import ScoredItems
-from .content import Part, Table
+from .content import Part
 
 __all__ = ["FieldShown", "ItemSection", "item_sections"]
 
@@ -66,7 +67,7 @@ def _section(artifact: CalibrationArtifact, part: Part) -> ItemSection:
         name=part.name,
         lines=figures_lines(part.counts.items or artifact.items, artifact.outcome.rule),
         warnings=path_warnings(artifact, rows),
-        paths=Table(PATHS, tuple(paths_table(rows)), texts=PATHS[:1]),
+        paths=Table(PATHS, tuple(paths_table(rows)), prose=PATHS[:1]),
         answers=shown[:: max(1, len(shown) // MOST_EXAMPLES)][:MOST_EXAMPLES],
     )
 

@@ -22,9 +22,10 @@ from ..data.split import Groups
 from ..data.table import table_of
 from ..evaluation.audit import audit
 from ..evaluation.choice import Ranked, rank_estimators
-from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
+from ..evaluation.evaluate import RuleSpec, evaluate
 from ..evaluation.label_checks import judge_to_look_at, merged, missed, suspicious
 from ..evaluation.promise_test import ALONE, Audit
+from ..evaluation.results import Evaluation
 from ..pipeline import at_calibration, calibration_part, without
 from ..rules import PLANNED, RULES, compared_rules
 from ..scoring.scores import scored_by, taken, units_of

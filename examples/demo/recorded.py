@@ -15,7 +15,8 @@ from calibrate.correctness import label_records, make_rule
 from calibrate.data.progress import bar
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordFile, RecordHeader
-from calibrate.evaluation.evaluate import Evaluation, EvaluationRow, evaluate
+from calibrate.evaluation.evaluate import evaluate
+from calibrate.evaluation.results import Evaluation, EvaluationRow
 from calibrate.pipeline import fit_artifact
 from calibrate.report import write_report
 from calibrate.scoring.compute import score_records

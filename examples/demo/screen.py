@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from calibrate.cli.frame.terminal import VisibleConsole
-from calibrate.evaluation.evaluate import Evaluation
+from calibrate.evaluation.results import Evaluation
 from calibrate.pipeline import GateCounts
 from guardrail import CalibrationArtifact, Feasible
 from guardrail.describe import guarantee, why_infeasible

@@ -1,4 +1,4 @@
-"""Results in a notebook: an HTML card, plots on a matplotlib axis, and percentages as text everywhere.
+"""Results as text and in a notebook: one kind of table, an HTML card, a matplotlib axis, and percentages.
 
 Cards have no scripts, and every text in them is escaped. matplotlib is loaded by the first plot, never at import.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -17,12 +18,11 @@ __all__ = [
     "GREEN",
     "GREY",
     "RED",
+    "Table",
     "as_html",
     "axis",
-    "draw_rates",
     "percent",
     "sure",
-    "text_table",
 ]
 
 BLUE, RED, GREEN, GREY = "#0072b2", "#d55e00", "#007a59", "#5b6570"
@@ -47,49 +47,59 @@ def sure(delta: float) -> str:
     return percent(1 - delta, max(1, math.ceil(-math.log10(delta)) - 2))
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of texts: `print` shows them as lines, a notebook, the terminal and the report each in its own form.
+
+    Attributes:
+        heads: Names of the columns.
+        rows: Cells of each row.
+        named: Leading columns that name a row; the others hold figures.
+        prose: Heads of columns that hold sentences.
+        chosen: Place of the row in use, if one is marked.
+        note: A sentence below the table.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    named: int = 1
+    prose: Sequence[str] = ()
+    chosen: int | None = None
+    note: str = ""
+
+    def __str__(self) -> str:
+        lines = [self.heads, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(cells))
+            for cells in (zip(line, widths, strict=True) for line in lines)
+        )
+
+    def _repr_html_(self) -> str:
+        top = "".join(_cell("th", head) for head in self.heads)
+        body = "".join(f"<tr>{''.join(_cell('td', cell) for cell in row)}</tr>" for row in self.rows)
+        return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
 def as_html(
-    title: str,
-    facts: Iterable[tuple[str, str]] = (),
-    heads: Sequence[str] = (),
-    rows: Iterable[Sequence[str]] = (),
-    *,
-    good: bool | None = None,
+    title: str, facts: Iterable[tuple[str, str]] = (), table: Table | None = None, *, good: bool | None = None
 ) -> str:
     """One HTML element: a title, facts by name, and a table.
 
     Args:
         title: What is shown, and its verdict.
         facts: Names and values.
-        heads: Columns of the table.
-        rows: Its cells.
+        table: A table.
         good: Green for True, red for False, grey for None.
     """
     colour = GREY if good is None else GREEN if good else RED
-    left = "text-align:left;vertical-align:top"
-    facts_html = "".join(
-        f'<tr><th style="{left};white-space:nowrap">{escape(name)}</th><td style="{left}">{escape(value)}</td></tr>'
-        for name, value in facts
-    )
-    body = f"<table>{facts_html}</table>" if facts_html else ""
-    if heads:
-        top = "".join(f'<th style="{left}">{escape(head)}</th>' for head in heads)
-        cells = "".join(
-            "<tr>" + "".join(f'<td style="{left}">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows
-        )
-        body += f"<table><thead><tr>{top}</tr></thead><tbody>{cells}</tbody></table>"
+    lines = "".join(f"<tr>{_cell('th', name, 'white-space:nowrap')}{_cell('td', value)}</tr>" for name, value in facts)
+    body = (f"<table>{lines}</table>" if lines else "") + ("" if table is None else table._repr_html_())
     return f'<div style="border-left:4px solid {colour};padding-left:8px"><strong>{escape(title)}</strong>{body}</div>'
 
 
-def text_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lines of equal columns for `print`, the first column to the left and the others to the right."""
-    lines = [tuple(heads), *map(tuple, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-
-    def aligned(line: Sequence[str]) -> str:
-        first, *others = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        return "  ".join((line[0].ljust(len(first)), *others))
-
-    return "\n".join(map(aligned, lines))
+def _cell(kind: str, text: str, more: str = "") -> str:
+    return f'<{kind} style="text-align:left;vertical-align:top;{more}">{escape(text)}</{kind}>'
 
 
 def axis(ax: Any = None) -> Any:
@@ -102,18 +112,3 @@ def axis(ax: Any = None) -> Any:
         return ax
     pyplot = require("matplotlib.pyplot", extra="calibrate")
     return pyplot.subplots(figsize=(7, 3.6), layout="constrained")[1]
-
-
-def draw_rates(ax: Any, rates: Sequence[tuple[str, float | None, float, float]], alpha: float) -> None:
-    """Draw a row for each name: its rate with an interval, against the target; a rate of None is "answers nothing"."""
-    names = [name for name, *_ in rates]
-    for row, (_, rate, low, high) in enumerate(reversed(rates)):
-        if rate is None:
-            ax.annotate(" answers nothing", (0, row), va="center", color=GREY)
-            continue
-        ax.plot([100 * low, 100 * high], [row, row], color=BLUE, lw=2)
-        ax.plot([100 * rate], [row], "o", color=BLUE)
-    ax.axvline(100 * alpha, color=RED, lw=1.5, ls=":", label=f"target {100 * alpha:g} %")
-    ax.set_yticks(range(len(names)), names[::-1])
-    ax.set(xlim=(0, None), ylim=(-0.6, len(names) - 0.4), xlabel="wrong among answered, %")
-    ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1))

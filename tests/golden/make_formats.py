@@ -21,8 +21,8 @@ from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps, write_steps
 from calibrate.data.labels import open_session
 from calibrate.data.records import read_records, write_records
-from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
+from calibrate.evaluation.results import Evaluation
 from calibrate.ledger import Ledger
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact
 from guardrail.files import Persisted

@@ -18,8 +18,8 @@ from calibrate.cli.frame.settings import RunSettings, load_settings
 from calibrate.data.labels import apply_labels, open_session, read_labels
 from calibrate.data.questions import read_questions
 from calibrate.data.records import open_writer, read_records
-from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
+from calibrate.evaluation.results import Evaluation
 from calibrate.ledger import Ledger, Line
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, Spent
@@ -314,7 +314,7 @@ def test_results_for_programs_are_read() -> None:
     plan = Plan.from_stored((FOLDER / "plan.json").read_bytes())
     assert (plan.needed[0].n, plan.rows[0].acceptance.se) == (120, 0.125)
     evaluation = Evaluation.from_stored((FOLDER / "evaluation.json").read_bytes())
-    assert (evaluation.auroc, evaluation.table()[0]["options"]) == (0.75, "min_accept=1")
+    assert (evaluation.auroc, evaluation.rows[0].name) == (0.75, "acrc:min_accept=1")
     page = Page.from_stored((Path(__file__).parents[2] / "docs" / "estimators.json").read_bytes())  # as published
     assert {"triviaqa"} <= {file.name for file in page.files}
 

@@ -18,9 +18,10 @@ from calibrate.cli.frame.terminal import VisibleConsole, console, table
 from calibrate.cli.frame.verdicts import print_more, print_verdict
 from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
-from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
+from calibrate.evaluation.grid import evaluate_grid, sources
 from calibrate.evaluation.paper import METHODS
 from calibrate.evaluation.planning import Plan
+from calibrate.evaluation.results import EvaluationGrid
 from calibrate.ledger import ledger_of
 from calibrate.pipeline import fit_artifact, part_header, split
 from calibrate.report.sentences import verdict_text

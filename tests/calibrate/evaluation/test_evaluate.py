@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrate.evaluation.evaluate import (
-    Estimate,
-    Evaluation,
-    RuleSpec,
-    _calibration_part,
-    _counted,
-    _members,
-    _row,
-    _target,
-    csv_text,
-    evaluate,
-    few,
-)
-from calibrate.fitting import fit
-from calibrate.rules import RULES
-from calibrate.rules.counts import Counts
+from calibrate.evaluation.evaluate import RuleSpec, SplitCounts, evaluate, row_of
+from calibrate.evaluation.results import Cell, Estimate, Evaluation, EvaluationGrid, csv_text, few
+from calibrate.fitting import Target, fit
+from calibrate.rules import RULES, Infeasible, Rule
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, accepts
-
-DATA = Path(__file__).parents[4] / "shared" / "data"
 
 
 def pool(n: int = 400, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -42,12 +27,9 @@ def pool(n: int = 400, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.i
 
 def test_row_figures_by_hand() -> None:
     # Four splits of 10 test items: accepted 5, 0, 2, 4; wrong 1, 0, 1, 0; right in the test part 6, 6, 0, 8.
-    target, options = _target("empirical", 0.2, None)
-    splits = []
-    for n_accepted, wrong, right in [(5, 1, 6), (0, 0, 6), (2, 1, 0), (4, 0, 8)]:
-        part = Counts(10, np.array([0.0, 1.0]), np.array([n_accepted, 10]), np.array([wrong, 10 - right]))
-        splits.append(_counted(target, 0.0 if n_accepted else None, part, part))
-    row = _row(target, options, splits)
+    patterns = [(6, 5, 1), (6, 0, 0), (0, 2, 1), (8, 4, 0)]
+    splits = [SplitCounts(10, *pattern, violated=pattern[0] == 0, above=False) for pattern in patterns]
+    row = row_of(Target.of("empirical", alpha=0.2), {}, splits)
     assert row.scer is not None
     assert row.scer.value == pytest.approx((0.2 + 0.5 + 0.0) / 3)
     assert row.scer_sd == pytest.approx(np.std([0.2, 0.5, 0.0], ddof=1))
@@ -59,7 +41,7 @@ def test_row_figures_by_hand() -> None:
     assert row.acceptance.value == pytest.approx((0.5 + 0 + 0.2 + 0.4) / 4)
     assert row.power is not None
     assert row.power.value == pytest.approx((4 / 6 + 0 + 4 / 8) / 3)
-    assert row.violation_rate.value == 0.25  # .2 does not exceed .2, and an empty acceptance violates nothing
+    assert (row.violation_rate.value, row.pool_violation_rate.value) == (0.25, 0.0)
     assert row.infeasible_rate.value == 0.25
 
 
@@ -68,7 +50,7 @@ def test_matches_fits_made_one_by_one() -> None:
     result = evaluate(u, e, rules=["acrc"], alphas=[0.15], n_calibration=100, splits=7, seed=3)
     rates, shares, above = [], [], []
     for child in np.random.SeedSequence(3).spawn(7):
-        calibration = _calibration_part(400, 100, child, None)
+        calibration = np.random.default_rng(child).permutation(400)[:100]
         test = np.setdiff1d(np.arange(400), calibration)
         assert (calibration.size, test.size) == (100, 300)
         outcome = fit(u[calibration], e[calibration], alpha=0.15, rule="acrc")
@@ -80,6 +62,7 @@ def test_matches_fits_made_one_by_one() -> None:
     row = result.rows[0]
     assert row.scer is not None
     assert row.scer.value == pytest.approx(np.mean(rates))
+    assert row.violation_rate.value == pytest.approx(sum(rate > 0.15 for rate in rates) / 7)
     assert row.acceptance.value == pytest.approx(np.mean(shares))
     assert row.infeasible_rate.value == pytest.approx(1 - len(rates) / 7)
     assert row.n_feasible == len(rates)
@@ -162,15 +145,22 @@ def test_one_split_has_no_standard_error() -> None:
 
 
 def test_groups_stay_whole() -> None:
-    groups = [i // 7 for i in range(400)]
-    for child in np.random.SeedSequence(0).spawn(10):
-        calibration = _calibration_part(400, 100, child, _members(groups, 100))
-        test = np.setdiff1d(np.arange(400), calibration)
-        inside, outside = {groups[i] for i in calibration}, {groups[i] for i in test}
-        assert not inside & outside
-        assert 94 <= calibration.size <= 100
-    u, e = pool()
-    assert evaluate(u, e, rules=["lec"], alphas=[0.2], n_calibration=100, splits=3, groups=groups).grouped
+    groups, fitted = [i // 7 for i in range(400)], []
+
+    def spy(u: NDArray[np.float64], wrong: object, alpha: float, delta: float, *, group: object = None) -> Infeasible:
+        if u.size > 1:  # the settings of a rule are tried on one item
+            fitted.append(u.astype(int))
+        return Infeasible(u.size, "risk_never_low_enough")
+
+    scores, rule = np.random.default_rng(0).permutation(400), Rule("spy", spy)
+    evaluation = evaluate(scores, pool()[1], rules=[rule], alphas=[0.2], n_calibration=100, splits=10, groups=groups)
+    assert evaluation.grouped
+    assert len(fitted) == 10
+    group_of = dict(zip(scores.tolist(), groups, strict=True))
+    for part in fitted:
+        inside = {group_of[score] for score in part.tolist()}
+        assert part.size == sum(groups.count(group) for group in inside)
+        assert 94 <= part.size <= 100
 
 
 def test_groups_that_do_not_fit() -> None:
@@ -180,25 +170,21 @@ def test_groups_that_do_not_fit() -> None:
         evaluate(*pool(), rules=["lec"], alphas=[0.2], n_calibration=10, groups=["a", "b"])
 
 
-def test_tables() -> None:
+def test_files(tmp_path: Path) -> None:
     u, e = pool()
     specs: list[RuleSpec] = ["lec", ("acrc", {"k_min": 1})]
     result = evaluate(u, e, rules=specs, alphas=[0.15], n_calibration=150, splits=5)
-    rows = list(csv.DictReader(io.StringIO(csv_text(result.table()))))
+    grid = EvaluationGrid(cells=(Cell(dataset="d", model="m", estimator="s", evaluation=result),))
+    rows = list(csv.DictReader(io.StringIO(csv_text(grid.records()))))
     assert [row["rule"] for row in rows] == ["lec", "acrc"]
     assert rows[1]["options"] == "k_min=1"
     assert rows[1]["scer"] == rows[1]["scer_se"] == ""
     assert result.rows[0].scer is not None
     assert float(rows[0]["scer"]) == result.rows[0].scer.value
     assert float(rows[0]["acceptance_se"]) == result.rows[0].acceptance.se
-    assert Evaluation.model_validate_json(result.to_json()) == result
-    assert "NaN" not in result.to_json()
-
-
-def test_tables_are_written(tmp_path: Path) -> None:
-    u, e = pool()
-    result = evaluate(u, e, rules=["lec"], alphas=[0.15], n_calibration=150, splits=2)
-    assert result.to_json(tmp_path / "all.json") == (tmp_path / "all.json").read_text(encoding="utf-8")
+    text = result.to_json(tmp_path / "all.json")
+    assert Evaluation.from_stored((tmp_path / "all.json").read_bytes()) == result
+    assert "NaN" not in text
 
 
 def test_progress_is_reported_after_each_split() -> None:
@@ -228,19 +214,6 @@ def test_misuse(settings: dict[str, Any], message: str) -> None:
     usual: dict[str, Any] = {"rules": ["lec"], "alphas": [0.2], "n_calibration": 100, "splits": 2}
     with pytest.raises(UsageError, match=message):
         evaluate(*pool(), **{**usual, **settings})
-
-
-def option_entropies(file: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Predictive entropy over option logits, and whether the likeliest option is wrong."""
-    u, e = [], []
-    for line in (DATA / file).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        labels, logits = list(row["options"]), np.array(list(row["options"].values()))
-        p = np.exp(logits - logits.max())
-        p /= p.sum()
-        u.append(float(-(p * np.log(p)).sum()))
-        e.append(int(labels[int(logits.argmax())] != row["reference"]))
-    return np.array(u), np.array(e, dtype=np.int64)
 
 
 def test_every_rule_runs() -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from calibrate.data.records import RecordFile
-from calibrate.evaluation.evaluate import RuleSpec, csv_text, evaluate
-from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
+from calibrate.evaluation.evaluate import RuleSpec, evaluate
+from calibrate.evaluation.grid import evaluate_grid, sources
 from calibrate.evaluation.paper import ALPHAS, experiment, rule_with_name
 from calibrate.evaluation.planning import Binormal
+from calibrate.evaluation.results import EvaluationGrid, csv_text
 from calibrate.scoring.metrics import auroc
 from calibrate.scoring.scores import arrays
 from calibrate.spec_syntax import parse_rule, rule_text
@@ -65,7 +66,7 @@ def test_every_cell_is_the_evaluation_of_its_own(labelled: RecordFile) -> None:
     assert alone.auroc is not None
     assert f"{alone.auroc:.3f}" in str(grid)
     assert EvaluationGrid.model_validate_json(grid.model_dump_json()) == grid
-    rows = list(csv.DictReader(io.StringIO(csv_text(grid.table()))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(grid.records()))))
     assert len(rows) == 8
     assert rows[4]["dataset"] == "questions"
     assert float(rows[4]["scer_se"]) == (alone.rows[0].scer.se if alone.rows[0].scer else None)
@@ -115,12 +116,12 @@ def test_one_table_shows_what_differs(labelled: RecordFile) -> None:
     """A reader compares rows; columns that say the same on each row, or differ with the input, hide that."""
     settings: dict[str, Any] = {"rules": ["acrc"], "alphas": [0.2], "splits": 2}
     one = evaluate_grid(sources([labelled], apart=False), KEYS[:1], **settings)
-    heads, rows, texts = one.printed(("wrong", "given"), errors=False)
-    assert (heads, texts, len(rows)) == (("rule", "alpha", "wrong", "given"), 1, 1)
+    table = one.table(("wrong", "given"), errors=False)
+    assert (table.heads, table.named, len(table.rows)) == (("rule", "alpha", "wrong", "given"), 1, 1)
     several = evaluate_grid(sources([labelled, other_model(labelled)], apart=True), KEYS, sizes=[40, 80], **settings)
-    heads, rows, texts = several.printed(("wrong",))
-    assert (heads, texts) == (("model", "score", "rule", "AUROC", "n", "alpha", "wrong"), 3)
-    assert [row[:2] + row[4:5] for row in rows[-2:]] == [("another", KEYS[1], "40"), ("another", KEYS[1], "80")]
+    table = several.table(("wrong",))
+    assert (table.heads, table.named) == (("model", "score", "rule", "AUROC", "n", "alpha", "wrong"), 3)
+    assert [(*row[:2], row[4]) for row in table.rows[-2:]] == [("another", KEYS[1], "40"), ("another", KEYS[1], "80")]
 
 
 def test_the_papers_experiments_fit_the_pool() -> None:

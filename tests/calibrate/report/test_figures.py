@@ -9,7 +9,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MplFigure
 
-from calibrate.evaluation.evaluate import FEW_SPLITS, evaluate
+from calibrate.evaluation.evaluate import evaluate
+from calibrate.evaluation.results import FEW_SPLITS
 from calibrate.report import figures
 
 
