@@ -11,33 +11,46 @@ Forking is safe while no other thread is in the middle of an operation.
 
 from __future__ import annotations
 
+import json
 import math
 import os
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from socket import SHUT_RDWR, socket
 from typing import Any
 from weakref import WeakSet, finalize
 
-from sqlalchemy import create_engine, event, inspect, select, text
+from sqlalchemy import CursorResult, Executable, Table, create_engine, event, inspect, select, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DBAPIError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from ..errors import UsageError, require
 from ..files import SQLITE_PATIENCE, create_private, prepare_sqlite
 from . import tables
 from .errors import StoreUnavailableError
-from .limits import check_seconds
+from .limits import check_seconds, without_surrogates
 
-__all__ = ["DEADLINE", "Database"]
+__all__ = ["DEADLINE", "SYSTEM", "Database", "Transaction"]
 
 DEADLINE = 5.0
 """Default seconds for one operation."""
+SYSTEM = "system"
+"""Name in the audit trail for actions that no person took."""
 CONNECTIONS = 8
 """Largest number of connections that a process opens; further operations wait for one."""
 _OPENING = 60.0
@@ -46,39 +59,45 @@ _STEPS = 10_000
 """Steps of SQLite's machine between two looks at the clock."""
 _LOCK = 0x61637263
 """Advisory lock of PostgreSQL under which the tables are made."""
-_POSTGRESQL_TAKES_NOTHING = ("53", "57", "25006", "25P03")
-"""SQLSTATEs: no disk, memory or connections; cancelled or shut down; read-only; idle in a transaction for too long."""
-_SQLITE_TAKES_NOTHING = (
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_CANTOPEN,
-)
 _BEGIN = text(
     "SELECT extract(epoch FROM clock_timestamp()), set_config('statement_timeout', :work, true), "
     "set_config('idle_in_transaction_session_timeout', :idle, true)"
 )
 """Begins a transaction of PostgreSQL with limits for the server: it must not hold locks for a client that has gone."""
+_end: ContextVar[float | None] = ContextVar("review_end", default=None)
+"""Time at which the operation that is connecting must end."""
 
 
-class _Deadline:
-    """The end of an operation that takes so many seconds at most."""
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction that has begun.
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self._end = seconds, time.monotonic() + seconds
+    Attributes:
+        connection: Its connection.
+        now: When it began, in seconds since 1970 UTC; PostgreSQL's clock is the same for every machine.
+    """
 
-    @property
-    def left(self) -> float:
-        """Seconds left, at least 0."""
-        return max(0.0, self._end - time.monotonic())
+    connection: Connection
+    now: float
 
-    def is_over(self) -> bool:
-        """Whether no time is left."""
-        return time.monotonic() >= self._end
+    def execute(self, statement: Executable, values: Any = None) -> CursorResult[Any]:
+        """Execute a statement; ``values`` are its parameters, or the rows of an INSERT."""
+        result: Any = self.connection.execute(statement, values)
+        return result  # type: ignore[no-any-return]
 
+    def insert(self, table: Table) -> Any:
+        """An INSERT of the database's dialect, which takes ``on_conflict_do_nothing`` and ``on_conflict_do_update``."""
+        return (postgresql if self.connection.dialect.name == "postgresql" else sqlite).insert(table)
 
-_deadline: ContextVar[_Deadline | None] = ContextVar("review_deadline", default=None)
-"""Deadline of the operation that is connecting."""
+    def log(self, who: str, what: str, detail: dict[str, Any], item: str = "") -> None:
+        """Add a line to the audit trail."""
+        words = without_surrogates(json.dumps(detail, ensure_ascii=False))
+        self.execute(tables.events.insert(), {"item": item, "at": self.now, "who": who, "what": what, "detail": words})
+
+    def erase_what_is_deleted(self) -> None:
+        """Have SQLite overwrite deleted rows with zeros, so that no text of them is left in the file."""
+        if self.connection.dialect.name == "sqlite":
+            self.connection.exec_driver_sql("PRAGMA secure_delete=ON")
 
 
 class Database:
@@ -91,11 +110,7 @@ class Database:
     """
 
     def __init__(
-        self,
-        url: str | os.PathLike[str],
-        clock: Callable[[], float] | None = None,
-        *,
-        deadline: float = DEADLINE,
+        self, url: str | os.PathLike[str], clock: Callable[[], float] | None = None, *, deadline: float = DEADLINE
     ) -> None:
         check_seconds("deadline", deadline, "Use 5.")
         self.url = _parsed(os.fspath(url))
@@ -110,7 +125,7 @@ class Database:
         self._prepare()
 
     @contextmanager
-    def write(self, within: float | None = None) -> Iterator[Connection]:
+    def write(self, within: float | None = None) -> Iterator[Transaction]:
         """A transaction that may write; committed at the end, rolled back after an error.
 
         Args:
@@ -119,70 +134,71 @@ class Database:
         Raises:
             StoreUnavailableError: It took longer, the database cannot be reached, or takes nothing.
         """
-        with self._transaction(within, writes=True) as connection:
-            yield connection
+        with self._transaction(within, writes=True) as transaction:
+            yield transaction
 
     @contextmanager
-    def read(self, within: float | None = None) -> Iterator[Connection]:
+    def read(self, within: float | None = None) -> Iterator[Transaction]:
         """A transaction that only reads: one consistent view. Arguments and errors as for `write`."""
-        with self._transaction(within, writes=False) as connection:
-            yield connection
+        with self._transaction(within, writes=False) as transaction:
+            yield transaction
 
     @contextmanager
-    def _transaction(self, within: float | None, *, writes: bool) -> Iterator[Connection]:
-        deadline = _Deadline(self.deadline if within is None else within)
-        token = _deadline.set(deadline)
+    def _transaction(self, within: float | None, *, writes: bool) -> Iterator[Transaction]:
+        seconds = self.deadline if within is None else within
+        end = time.monotonic() + seconds
+        token = _end.set(end)
         try:
             with ExitStack() as held:
                 # On SQLite also the turn to write, which SQLite would give to any thread.
                 for lock in [self._writing, self._connections] if writes and self._sqlite else [self._connections]:
-                    if not lock.acquire(timeout=deadline.left):
-                        raise StoreUnavailableError(f"was in use by other threads for more than {deadline.seconds:g} s")
+                    if not lock.acquire(timeout=_left(end)):
+                        raise NoConnection("in use by other threads")
                     held.callback(lock.release)
-                connection = self._begun(held, deadline, writes)
-                yield connection
-                connection.commit()
-        except (SQLAlchemyError, StoreUnavailableError) as error:
-            why = _unavailable(error, deadline)
-            if why is None:
+                transaction = self._begun(held, seconds, end, writes)
+                yield transaction
+                transaction.connection.commit()
+        except SQLAlchemyError as error:
+            if not _left(end):
+                why = f"did not answer within {seconds:g} s"
+            elif _is_failure(error):
+                why = f"failed: {_first_line(error)}"
+            else:  # the database answered, and refused a statement
                 raise
             raise StoreUnavailableError(
                 f"the review store {why}. If this was written, it may or may not be stored: repeat it under the "
                 "same key. Check that the database runs and answers."
             ) from error
         finally:
-            _deadline.reset(token)
+            _end.reset(token)
 
-    def _begun(self, held: ExitStack, deadline: _Deadline, writes: bool) -> Connection:
-        """A connection on which a transaction has begun; rolled back and given back to the pool with ``held``."""
-        for attempt in (1, 2):
-            with ExitStack() as own:
-                try:
-                    connection = own.enter_context(self._connected())
-                    own.enter_context(self._breaking_off(connection, deadline))
-                    self._begin(connection, deadline, writes)
-                except DBAPIError as error:
-                    # The server closed the idle connection, e.g. in a restart. The pool has dropped the others as well.
-                    if attempt == 2 or deadline.is_over() or not error.connection_invalidated:
-                        raise
-                else:
-                    held.push(own.pop_all())
-                    return connection
-        raise AssertionError("the second attempt raises")
-
-    def _connected(self) -> Connection:
+    def _begun(self, held: ExitStack, seconds: float, end: float, writes: bool) -> Transaction:
+        """A transaction that has begun; its connection is rolled back and given back to the pool with ``held``."""
         # An open connection would go on writing to a file that was moved away or deleted, where nobody reads.
         if self._sqlite and self._file != _identity(self.url):
             why = f"{self.url.database} was moved, deleted or replaced. Put it back, or restart to use what is there"
             raise OperationalError(None, None, OSError(why))
-        return self.engine.connect()
+        for attempt in (1, 2):
+            with ExitStack() as own:
+                try:
+                    connection = own.enter_context(self.engine.connect())
+                    own.enter_context(self._breaking_off(connection, end))
+                    now = self._begin(connection, seconds, end, writes)
+                except DBAPIError as error:
+                    # The server closed the idle connection, e.g. in a restart. The pool has dropped the others as well.
+                    if attempt == 2 or not _left(end) or not error.connection_invalidated:
+                        raise
+                else:
+                    held.push(own.pop_all())
+                    return Transaction(connection, now if self._clock is None else self._clock())
+        raise AssertionError("the second attempt raises")
 
     @contextmanager
-    def _breaking_off(self, connection: Connection, deadline: _Deadline) -> Iterator[None]:
+    def _breaking_off(self, connection: Connection, end: float) -> Iterator[None]:
         """Break off what the connection does when the time is over."""
         dbapi: Any = connection.connection.dbapi_connection
         if self._sqlite:
-            dbapi.set_progress_handler(deadline.is_over, _STEPS)
+            dbapi.set_progress_handler(lambda: not _left(end), _STEPS)
             yield
             return
         lock, over = threading.Lock(), threading.Event()
@@ -192,7 +208,7 @@ class Database:
                 if not over.is_set():
                     _shut_down(dbapi)
 
-        timer = threading.Timer(deadline.left, ring)
+        timer = threading.Timer(_left(end), ring)
         timer.daemon = True
         timer.start()
         try:
@@ -202,21 +218,15 @@ class Database:
                 over.set()
             timer.cancel()
 
-    def _begin(self, connection: Connection, deadline: _Deadline, writes: bool) -> None:
+    def _begin(self, connection: Connection, seconds: float, end: float, writes: bool) -> float:
+        """Begin a transaction; returns the time."""
         if self._sqlite:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout={int(deadline.left * 1000)}")
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={int(_left(end) * 1000)}")
             # IMMEDIATE takes the write lock before reading, so that no decision rests on rows that another is changing.
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-            return
-        limits = {"work": f"{int(deadline.seconds * 1000)}ms", "idle": f"{int(2 * deadline.seconds * 1000)}ms"}
-        connection.info["review_now"] = float(connection.execute(_BEGIN, limits).one()[0])
-
-    def now(self, connection: Connection) -> float:
-        """Now, in seconds since 1970; PostgreSQL's clock is the same for every machine."""
-        if self._clock is not None:
-            return self._clock()
-        began = connection.info.get("review_now")  # PostgreSQL: when the transaction began
-        return time.time() if began is None else float(began)
+            return time.time()
+        limits = {"work": f"{int(seconds * 1000)}ms", "idle": f"{int(2 * seconds * 1000)}ms"}
+        return float(connection.execute(_BEGIN, limits).one()[0])
 
     def close(self) -> None:
         """Close all connections. They are opened again when needed."""
@@ -227,8 +237,8 @@ class Database:
 
     def _prepare(self) -> None:
         try:
-            with self.read() as connection:
-                layout = _layout(connection)
+            with self.read() as transaction:
+                layout = _layout(transaction.connection)
             if layout is None:
                 layout = self._with_tables()
         except (DatabaseError, StoreUnavailableError) as error:
@@ -243,7 +253,8 @@ class Database:
 
     def _with_tables(self) -> str | None:
         """Make the tables, one process at a time; the layout, also if another process made them in between."""
-        with self.write(_OPENING) as connection:
+        with self.write(_OPENING) as transaction:
+            connection = transaction.connection
             if not self._sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             if _layout(connection) is None:
@@ -251,26 +262,15 @@ class Database:
             return _layout(connection)
 
 
-def _unavailable(error: Exception, deadline: _Deadline) -> str | None:
-    """Why the database could not be used, in words; None if it answered and refused a statement."""
-    if isinstance(error, StoreUnavailableError):
-        return str(error)
-    if deadline.is_over():
-        return f"did not answer within {deadline.seconds:g} s"
-    if not isinstance(error, DBAPIError):
-        return None
-    connecting = error.statement is None
-    if error.connection_invalidated or connecting or _takes_nothing(error.orig):
-        return f"failed: {_first_line(error)}"
-    locked = type(error.orig).__name__ == "OperationalError" and "locked" in str(error.orig)
-    return f"is locked by another process for more than {deadline.seconds:g} s" if locked else None
+def _left(end: float) -> float:
+    """Seconds left, at least 0."""
+    return max(0.0, end - time.monotonic())
 
 
-def _takes_nothing(error: Any) -> bool:
-    """Whether the database refuses every statement: it is read-only, full, or is being stopped."""
-    state = getattr(error, "sqlstate", None) or ""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code; higher bits hold the extended one
-    return state.startswith(_POSTGRESQL_TAKES_NOTHING) or code in _SQLITE_TAKES_NOTHING
+def _is_failure(error: SQLAlchemyError) -> bool:
+    """Whether the database failed: it is gone, locked, full, read-only or being stopped."""
+    # psycopg reports a read-only transaction as an internal error, all else as an operational one.
+    return isinstance(error, OperationalError | InterfaceError | InternalError | NoConnection)
 
 
 def _shown(url: URL) -> str:
@@ -321,9 +321,9 @@ def _postgresql_engine(url: URL) -> Engine:
 
 def _limit_connecting(_dialect: Any, _record: Any, _arguments: Any, options: dict[str, Any]) -> None:
     """Limit an attempt to connect to the time that is left for the operation."""
-    deadline = _deadline.get()
-    if deadline is not None:
-        options.setdefault("connect_timeout", math.ceil(deadline.left))  # psycopg takes 2 for less
+    end = _end.get()
+    if end is not None:
+        options.setdefault("connect_timeout", math.ceil(_left(end)))  # psycopg takes 2 for less
 
 
 def _shut_down(connection: Any) -> None:

@@ -37,10 +37,11 @@ from sqlalchemy.exc import DBAPIError
 from standardwebhooks import Webhook
 
 from ..errors import UsageError
+from .database import SYSTEM
 from .destinations import PREFIX, Destination, announce
 from .limits import without_surrogates
 from .store import ReviewStore
-from .tables import SYSTEM, log, outbox
+from .tables import outbox
 
 __all__ = ["Deliverer"]
 
@@ -190,12 +191,11 @@ class Deliverer:
         if self._stop.is_set() or not most:
             return []
         urls = {destination.name: destination.url for destination in self._destinations}
-        database = self._store.database
-        with database.write() as connection:
-            now = database.now(connection)
+        with self._store.database.write() as transaction:
+            now = transaction.now
             due = select(outbox).where(outbox.c.state == "waiting", outbox.c.next_at <= now)
             due = due.where(or_(~outbox.c.url.startswith(PREFIX), outbox.c.url.in_(urls)))
-            rows = connection.execute(due.order_by(outbox.c.next_at).limit(most).with_for_update(skip_locked=True))
+            rows = transaction.execute(due.order_by(outbox.c.next_at).limit(most).with_for_update(skip_locked=True))
             posts = [
                 _Post(row.id, row.item, row.receiver, urls.get(row.url, row.url), row.body, row.attempts + 1)
                 for row in rows.all()
@@ -204,7 +204,7 @@ class Deliverer:
                 # If this process is killed while it posts, the callback is due again after this.
                 again = now + max(2 * self.timeout, self._pause(post.attempt))
                 attempted = update(outbox).where(outbox.c.id == post.id)
-                connection.execute(attempted.values(attempts=post.attempt, next_at=again))
+                transaction.execute(attempted.values(attempts=post.attempt, next_at=again))
             return posts
 
     async def _carry_out(self, client: httpx.AsyncClient, post: _Post) -> bool:
@@ -243,30 +243,29 @@ class Deliverer:
             return _Answer(problem=f"{type(error).__name__}: {_root(error)}")
 
     def _mark(self, post: _Post, answer: _Answer) -> None:
-        database = self._store.database
-        with database.write() as connection:
-            now = database.now(connection)
-            # Not if a decision has dropped the callback meanwhile; see `tables.post`.
+        with self._store.database.write() as transaction:
+            now = transaction.now
+            # Not if a decision has dropped the callback meanwhile; see `rows.post`.
             mine = update(outbox).where(outbox.c.id == post.id, outbox.c.state == "waiting")
             if answer.problem is None:
-                changed = connection.execute(mine.values(state="delivered", problem="")).rowcount
+                changed = transaction.execute(mine.values(state="delivered", problem="")).rowcount
                 if changed and post.item:
-                    log(connection, post.item, now, SYSTEM, "delivered", {"event": post.id, "attempt": post.attempt})
+                    transaction.log(SYSTEM, "delivered", {"event": post.id, "attempt": post.attempt}, post.item)
                 return
             pause = self._pause(post.attempt)
             dead = post.attempt >= self.attempts or answer.status == httpx.codes.GONE or answer.refused
             problem = without_surrogates(answer.problem.replace("\0", "\ufffd"))[:500]
-            connection.execute(mine.values(state="dead" if dead else "waiting", next_at=now + pause, problem=problem))
+            transaction.execute(mine.values(state="dead" if dead else "waiting", next_at=now + pause, problem=problem))
             if answer.status is None and not answer.refused:  # its other callbacks would wait for the time-out, too
                 until = now + min(pause, _LONGEST_WAIT)
                 others = update(outbox).where(outbox.c.receiver == post.receiver, outbox.c.state == "waiting")
-                connection.execute(others.where(outbox.c.next_at < until).values(next_at=until))
+                transaction.execute(others.where(outbox.c.next_at < until).values(next_at=until))
             detail = {"event": post.id, "attempt": post.attempt, "problem": problem, "given_up": dead}
             if post.item:
-                log(connection, post.item, now, SYSTEM, "delivery_failed", detail)
+                transaction.log(SYSTEM, "delivery_failed", detail, post.item)
             elif dead:  # only the last failure: a destination gets a message about each item
                 where = httpx.URL(post.url).netloc.decode()
-                log(connection, "", now, SYSTEM, "delivery_failed", {**detail, "destination": where})
+                transaction.log(SYSTEM, "delivery_failed", {**detail, "destination": where})
 
     def _pause(self, attempt: int) -> float:
         longest = min(self.first_pause * 2.0 ** min(attempt - 1, 40), self.longest_pause)

@@ -15,13 +15,12 @@ from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 from sqlalchemy import Row, String, and_, cast, delete, exists, func, insert, literal, or_, select, update
-from sqlalchemy.engine import Connection
 
 from ..errors import UsageError
 from ..monitor import Alarm
 from ..plain_json import sha256_hex, visible
-from . import tables
-from .database import Database
+from . import rows
+from .database import Database, Transaction
 from .item import Item, Kind
 from .tables import events, items, meta, outbox
 
@@ -111,7 +110,7 @@ def _facts(identity: str, event: EventType, line: Row[Any], item: Item | None) -
     if event == "review.created":
         some = {"ticket": item.id, "key": item.key, "kind": item.content.kind, "deadline": item.deadline}
         return {**shared, **some, "metadata": item.content.metadata}
-    return tables.body_of(
+    return rows.body_of(
         item if event == "review.decided" else item.model_copy(update={"decision": None}), identity, line.at
     )
 
@@ -195,9 +194,9 @@ def announce(database: Database, destination: Destination) -> int:
     A destination that is new begins with the lines of the latest minute, so that it misses nothing that arrives while
     the first process starts.
     """
-    with database.write() as connection:
-        now = database.now(connection)
-        place = _place(connection, destination, now)
+    with database.write() as transaction:
+        now = transaction.now
+        place = _place(transaction, destination)
         words = [word for word, event in _WORDS.items() if event in destination.wanted]
         identity = literal(destination.name.removeprefix(PREFIX) + "-") + cast(events.c.number, String)
         new_lines = (
@@ -209,9 +208,9 @@ def announce(database: Database, destination: Destination) -> int:
             .order_by(events.c.number)
             .limit(_AT_ONCE)
         )
-        lines = connection.execute(new_lines).all()
+        lines = transaction.execute(new_lines).all()
         for line in lines:
-            item = tables.as_item(tables.fetch(connection, line.item)) if line.item else None
+            item = rows.as_item(rows.fetch(transaction, line.item)) if line.item else None
             body = json.dumps(destination.message(line.identity, line, item), ensure_ascii=False)
             values = {
                 "id": line.identity,
@@ -221,23 +220,23 @@ def announce(database: Database, destination: Destination) -> int:
                 "body": body,
                 "created": now,
             }
-            connection.execute(insert(outbox).values(**values, state="waiting", attempts=0, next_at=now, problem=""))
+            transaction.execute(insert(outbox).values(**values, state="waiting", attempts=0, next_at=now, problem=""))
         if len(lines) < _AT_ONCE:
             settled = select(func.max(events.c.number)).where(events.c.number > place, events.c.at < now - SETTLED)
-            if (until := connection.execute(settled).scalar_one()) is not None:
-                connection.execute(update(meta).where(meta.c.name == destination.name).values(value=str(until)))
+            if (until := transaction.execute(settled).scalar_one()) is not None:
+                transaction.execute(update(meta).where(meta.c.name == destination.name).values(value=str(until)))
             # After the place has moved on: without its message, a line would count as new.
             old = and_(outbox.c.url == destination.name, outbox.c.created < now - KEPT)
-            connection.execute(delete(outbox).where(old))
+            transaction.execute(delete(outbox).where(old))
         return len(lines)
 
 
-def _place(connection: Connection, destination: Destination, now: float) -> int:
+def _place(transaction: Transaction, destination: Destination) -> int:
     """Number of the last line of the trail that is announced; the row that holds it is locked."""
     query = select(meta.c.value).where(meta.c.name == destination.name).with_for_update()
-    place = connection.execute(query).scalar_one_or_none()
+    place = transaction.execute(query).scalar_one_or_none()
     if place is None:
-        earlier = select(func.max(events.c.number)).where(events.c.at < now - SETTLED)
-        place = str(connection.execute(earlier).scalar_one() or 0)
-        connection.execute(insert(meta).values(name=destination.name, value=place))
+        earlier = select(func.max(events.c.number)).where(events.c.at < transaction.now - SETTLED)
+        place = str(transaction.execute(earlier).scalar_one() or 0)
+        transaction.execute(insert(meta).values(name=destination.name, value=place))
     return int(place)

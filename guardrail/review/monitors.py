@@ -21,7 +21,6 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from langchain_core.messages import BaseMessage
 from sqlalchemy import insert, select, update
-from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..artifact import CalibrationArtifact
@@ -32,10 +31,11 @@ from ..monitor import Alarm, CanaryState, Drift, DriftState, RiskState
 from ..monitor.state import Bet, BettingState
 from ..types import Frozen
 from ..verdict import Verdict
+from .database import SYSTEM, Transaction
 from .errors import StoreUnavailableError
 from .limits import LONGEST_KEY, LONGEST_NAME, check_text, passes, storable
 from .store import ReviewStore
-from .tables import LONGEST_MONITOR, SYSTEM, insert_into, log, monitors, steps
+from .tables import LONGEST_MONITOR, monitors, steps
 
 __all__ = ["CanaryMonitor", "DriftMonitor", "MonitorStep", "MonitorView", "Monitors", "RiskMonitor", "SharedSwitch"]
 
@@ -91,11 +91,11 @@ class _Monitor(Generic[State]):
     def __init__(self, store: ReviewStore, name: str, start: State) -> None:
         check_text("a monitor's name", name, LONGEST_MONITOR)
         self._database, self._name, self._warned = store.database, name, False
-        with self._database.write() as connection:
+        with self._database.write() as transaction:
             values = {"name": name, "kind": start.kind, "n": 0, "state": start.model_dump_json()}
-            new = insert_into(connection, monitors).values(**values, created=self._database.now(connection))
-            connection.execute(new.on_conflict_do_nothing(index_elements=["name"]))
-            known = _state_of(_fetch(connection, name))
+            new = transaction.insert(monitors).values(**values, created=transaction.now)
+            transaction.execute(new.on_conflict_do_nothing(index_elements=["name"]))
+            known = _state_of(_fetch(transaction, name))
         if known.kind != start.kind:
             raise UsageError(f"monitor {name!r} of this store is a {known.kind} monitor, not a {start.kind} monitor.")
         for field in start.SETTINGS:
@@ -121,22 +121,22 @@ class _Monitor(Generic[State]):
         """Bet with the state of all processes, and write it; with a key that the history has, change nothing."""
         if key is not None:
             check_text("key", key, LONGEST_KEY)
-        with self._database.write(within) as connection:
-            row = _fetch(connection, self._name, lock=True)
+        with self._database.write(within) as transaction:
+            row = _fetch(transaction, self._name, lock=True)
             before = self._state_of(row)
             known = select(steps.c.n).where(steps.c.name == self._name, steps.c.key == key)
-            if key is not None and connection.execute(known).first() is not None:
+            if key is not None and transaction.execute(known).first() is not None:
                 return before
-            (after, bets), now = take(before), self._database.now(connection)
+            (after, bets), now = take(before), transaction.now
             changed: dict[str, Any] = {"n": after.n, "state": after.model_dump_json()}
             if before.alarm is None and after.alarm is not None:
                 changed["alarmed"] = now
-                log(connection, "", now, SYSTEM, "alarm", {"name": self._name, **after.alarm.numbers})
-            connection.execute(update(monitors).where(monitors.c.name == self._name).values(**changed))
+                transaction.log(SYSTEM, "alarm", {"name": self._name, **after.alarm.numbers})
+            transaction.execute(update(monitors).where(monitors.c.name == self._name).values(**changed))
             common = {"name": self._name, "at": now, "key": key}
             if bets:
                 lines = [{**common, "n": n, **bet._asdict()} for n, bet in enumerate(bets, start=before.n + 1)]
-                connection.execute(insert(steps), lines)
+                transaction.execute(insert(steps), lines)
         if row.acknowledged is not None and not self._warned:
             self._warned = True
             _log.warning(
@@ -147,8 +147,8 @@ class _Monitor(Generic[State]):
         return after
 
     def _row(self) -> Any:
-        with self._database.read() as connection:
-            return _fetch(connection, self._name)
+        with self._database.read() as transaction:
+            return _fetch(transaction, self._name)
 
     def _state_of(self, row: Any) -> State:
         state: Any = _state_of(row)
@@ -300,8 +300,8 @@ class Monitors:
         Raises:
             UsageError: It audits another artifact, or tests another error rate than the artifact promises.
         """
-        with self.store.database.read() as connection:
-            row = _fetch(connection, name)
+        with self.store.database.read() as transaction:
+            row = _fetch(transaction, name)
         state = None if row is None else _state_of(row)
         if not isinstance(state, RiskState):
             return None
@@ -366,31 +366,31 @@ class Monitors:
             UsageError: The store has no monitor of this name, or the monitor has no alarm.
         """
         check_text("who", who, LONGEST_NAME)
-        with self.store.database.write() as connection:
-            row = _fetch(connection, name)
+        with self.store.database.write() as transaction:
+            row = _fetch(transaction, name)
             if row is None or row.alarmed is None:
                 raise UsageError(f"no monitor {name!r} with an alarm in this store.")
-            now = self.store.database.now(connection)
-            connection.execute(update(monitors).where(monitors.c.name == name).values(acknowledged=now))
-            log(connection, "", now, who, "alarm_acknowledged", {"monitor": name})
+            seen = update(monitors).where(monitors.c.name == name).values(acknowledged=transaction.now)
+            transaction.execute(seen)
+            transaction.log(who, "alarm_acknowledged", {"monitor": name})
 
     def all(self) -> list[MonitorView]:
         """Every monitor, alarms first, then by name."""
-        with self.store.database.read() as connection:
-            rows = connection.execute(select(monitors).order_by(monitors.c.name)).all()
+        with self.store.database.read() as transaction:
+            rows = transaction.execute(select(monitors).order_by(monitors.c.name)).all()
         views = [MonitorView(name=r.name, state=_state_of(r), acknowledged=r.acknowledged is not None) for r in rows]
         return sorted(views, key=lambda view: view.state.alarm is None or view.acknowledged)
 
     def history(self, name: str, *, most: int = POINTS) -> list[MonitorStep]:
         """The updates of a monitor in order; a long history is thinned evenly and keeps the last update."""
-        with self.store.database.read() as connection:
-            row = _fetch(connection, name)
+        with self.store.database.read() as transaction:
+            row = _fetch(transaction, name)
             if row is None:
                 return []
             every = max(1, -(-row.n // most))
             shown = (steps.c.n % every == 0) | (steps.c.n == row.n)
             query = select(*(steps.c[field] for field in MonitorStep.model_fields)).where(steps.c.name == name, shown)
-            return [MonitorStep(**row._mapping) for row in connection.execute(query.order_by(steps.c.n))]
+            return [MonitorStep(**row._mapping) for row in transaction.execute(query.order_by(steps.c.n))]
 
 
 class SharedSwitch(SafetySwitch):
@@ -441,8 +441,8 @@ class SharedSwitch(SafetySwitch):
         alarmed = row.alarmed.is_not(None) & row.acknowledged.is_(None)
         followed = select(monitors).where(alarmed if self._names is None else row.name.in_(self._names))
         try:
-            with self._store.database.read() as connection:
-                rows = connection.execute(followed.order_by(row.name)).all()
+            with self._store.database.read() as transaction:
+                rows = transaction.execute(followed.order_by(row.name)).all()
             alarms = [state.alarm for row in rows if row.acknowledged is None and (state := _state_of(row)).alarm]
         except (SQLAlchemyError, StoreUnavailableError) as error:
             why = f"The monitors cannot be read, so there may be an alarm ({type(error).__name__})."
@@ -457,12 +457,12 @@ class SharedSwitch(SafetySwitch):
         return alarms[-1] if alarms else None, problem if missing else ""
 
 
-def _fetch(connection: Connection, name: str, *, lock: bool = False) -> Any:
+def _fetch(transaction: Transaction, name: str, *, lock: bool = False) -> Any:
     """The row of a monitor, or None; with ``lock`` nobody else can write it before the transaction ends."""
     if not storable(name):
         return None
     query = select(monitors).where(monitors.c.name == name)
-    return connection.execute(query.with_for_update() if lock else query).one_or_none()
+    return transaction.execute(query.with_for_update() if lock else query).one_or_none()
 
 
 def _state_of(row: Any) -> BettingState:

@@ -26,7 +26,8 @@ from sqlalchemy.sql import ColumnElement
 
 from ..types import Frozen
 from .database import Database
-from .tables import items, log, marks, outbox, steps
+from .rows import OPEN
+from .tables import items, marks, outbox, steps
 
 __all__ = ["Purged", "purge"]
 
@@ -59,47 +60,41 @@ class Purged(Frozen):
 
 def purge(database: Database, older_than: float, who: str, *, dry_run: bool) -> Purged:
     """Delete, in one transaction, decided and expired items that arrived more than ``older_than`` seconds ago."""
-    purged = _purge(database, older_than, who, dry_run)
-    if dry_run:
-        return purged
-    return purged.model_copy(update={"in_log": not _log_emptied(database)})
-
-
-def _purge(database: Database, older_than: float, who: str, dry_run: bool) -> Purged:
-    with database.write(max(_DELETING, database.deadline)) as connection:
-        now = database.now(connection)
+    with database.write(max(_DELETING, database.deadline)) as transaction:
+        now = transaction.now
         since = now - older_than
-        old, ended = items.c.created < since, items.c.state.in_(("decided", "expired"))
+        old, ended = items.c.created < since, items.c.state.not_in(OPEN)
         informed = _known(now, min(older_than, _TO_BE_KNOWN))
         going = and_(old, ended, informed)
 
         def count(table: Table, condition: ColumnElement[bool]) -> int:
-            return int(connection.execute(select(func.count()).select_from(table).where(condition)).scalar_one())
+            counted = select(func.count()).select_from(table).where(condition)
+            return int(transaction.execute(counted).scalar_one())
 
-        def remove(table: Table, condition: ColumnElement[bool]) -> int:
-            return count(table, condition) if dry_run else connection.execute(delete(table).where(condition)).rowcount
-
-        staying, still_open = count(items, and_(old, ended, ~informed)), count(items, and_(old, ~ended))
         # A step stays at least a day: until then a guard may write a score again. That of an item that stays, too.
         own = exists().where(items.c.id == steps.c.key, ~going)
-        steps_removed = remove(steps, and_(steps.c.at < min(since, now - _TO_BE_KNOWN), ~own))
-        if connection.dialect.name == "sqlite":
-            connection.exec_driver_sql("PRAGMA secure_delete=ON")  # overwrite with zeros: nothing is left in the file
-        removed = remove(items, going)
-        if dry_run:
-            callbacks = count(outbox, exists().where(items.c.id == outbox.c.item, going))
-        else:
-            # Those that have lost their item; a message of a destination has none.
-            orphan = and_(outbox.c.item != "", ~exists().where(items.c.id == outbox.c.item))
-            callbacks = remove(outbox, orphan)
-            connection.execute(delete(marks).where(marks.c.until <= now))  # some are answers that a gateway remembers
-            if removed or steps_removed:
-                detail = {"items": removed, "callbacks": callbacks, "older_than_seconds": older_than}
-                detail |= {"steps": steps_removed} if steps_removed else {}
-                log(connection, "", now, who, "purged", detail)
-        return Purged(
-            items=removed, callbacks=callbacks, kept=staying, open=still_open, steps=steps_removed, since=since
+        going_steps = and_(steps.c.at < min(since, now - _TO_BE_KNOWN), ~own)
+        purged = Purged(
+            items=count(items, going),
+            callbacks=count(outbox, exists().where(items.c.id == outbox.c.item, going)),
+            kept=count(items, and_(old, ended, ~informed)),
+            open=count(items, and_(old, ~ended)),
+            steps=count(steps, going_steps),
+            since=since,
         )
+        if dry_run:
+            return purged
+        transaction.erase_what_is_deleted()
+        transaction.execute(delete(steps).where(going_steps))
+        transaction.execute(delete(items).where(going))
+        # Callbacks that have lost their item; a message of a destination has none.
+        orphan = and_(outbox.c.item != "", ~exists().where(items.c.id == outbox.c.item))
+        transaction.execute(delete(outbox).where(orphan))
+        transaction.execute(delete(marks).where(marks.c.until <= now))  # some are answers that a gateway remembers
+        if purged.items or purged.steps:
+            detail = {"items": purged.items, "callbacks": purged.callbacks, "older_than_seconds": older_than}
+            transaction.log(who, "purged", detail | ({"steps": purged.steps} if purged.steps else {}))
+    return purged.model_copy(update={"in_log": not _log_emptied(database)})
 
 
 def _known(now: float, seconds: float) -> ColumnElement[bool]:

@@ -16,35 +16,22 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, get_args
 
-from sqlalchemy import (
-    Connection,
-    Float,
-    Integer,
-    Row,
-    Select,
-    and_,
-    bindparam,
-    func,
-    or_,
-    select,
-    union_all,
-    update,
-)
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy import Row, and_, exists, func, or_, select, update
 
 from ..errors import UsageError
-from ..plain_json import sha256_hex
 from ..sampling.effects import Effect, Steps, arun, run
-from . import tables
-from .database import DEADLINE, Database
+from . import rows
+from .database import DEADLINE, SYSTEM, Database, Transaction
 from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, StoreUnavailableError
 from .item import Content, Decision, Event, Item, Kind, State, Stats, frozen, writable
 from .limits import LONGEST_KEY, LONGEST_NAME, check_callback, check_seconds, check_text, storable
 from .purging import Purged, purge
+from .rows import as_item
 from .tables import ended, events, items, marks, outbox
 
 __all__ = ["Lease", "ReviewStore", "WorkLease"]
@@ -55,8 +42,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LAST_LOOK = 0.5
 """Seconds that the last look of a wait may take beyond it."""
 _LONGEST_WORD = 32
-_RANDOM = 32
-"""Random hex digits of a lease's token."""
 _log = logging.getLogger(__name__)
 
 
@@ -107,11 +92,7 @@ class ReviewStore:
     """
 
     def __init__(
-        self,
-        url: str | os.PathLike[str],
-        *,
-        clock: Callable[[], float] | None = None,
-        deadline: float = DEADLINE,
+        self, url: str | os.PathLike[str], *, clock: Callable[[], float] | None = None, deadline: float = DEADLINE
     ) -> None:
         self.database = Database(url, clock, deadline=deadline)
 
@@ -134,7 +115,7 @@ class ReviewStore:
         key: str | None = None,
         expires_in: float | None = None,
         callback: str | None = None,
-        who: str = tables.SYSTEM,
+        who: str = SYSTEM,
         reopen: bool = False,
         within: float | None = None,
     ) -> Item:
@@ -167,35 +148,28 @@ class ReviewStore:
         check_text("who", who, LONGEST_NAME)
         content = frozen(content)
         ticket = secrets.token_hex(16)
-        with self.database.write(self._shorter(within)) as connection:
-            now = self.database.now(connection)
-            deadline = None if expires_in is None else now + expires_in
-            values = {
-                "id": ticket,
-                "key": key if key is not None else ticket,
-                "kind": content.kind,
-                "content": content.model_dump_json(),
-                "state": "pending",
-                "created": now,
-                "deadline": deadline,
-                "callback": callback,
-            }
-            row = None
-            while row is None:  # repeated only if the item with this key is purged at this moment
-                new = tables.insert_into(connection, items).values(**values)
-                added = new.on_conflict_do_nothing(index_elements=["key"]).returning(items.c.number)
-                number = connection.execute(added).scalar_one_or_none()
-                if number is not None:
-                    tables.log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
-                    fields = {name: values[name] for name in ("id", "key", "state", "created", "deadline", "callback")}
-                    return Item(number=number, content=content, **fields)
-                row = connection.execute(select(items).where(items.c.key == values["key"])).one_or_none()
-            row = tables.fetch(connection, row.id, lock=True)
-            if reopen:
-                tables.extend_or_reopen(connection, row, now, deadline)
-            elif row.state in ("pending", "claimed") and row.deadline is not None and row.deadline <= now:
-                tables.close(connection, row, now)
-            return tables.as_item(tables.fetch(connection, row.id))
+        with self._within(within) as transaction:
+            deadline = None if expires_in is None else transaction.now + expires_in
+            new = transaction.insert(items).values(
+                id=ticket,
+                key=key if key is not None else ticket,
+                kind=content.kind,
+                content=content.model_dump_json(),
+                state="pending",
+                created=transaction.now,
+                deadline=deadline,
+                callback=callback,
+            )
+            # An update that changes nothing locks the item that has the key, and returns it.
+            known = new.on_conflict_do_update(index_elements=["key"], set_={"key": new.excluded.key})
+            row = transaction.execute(known.returning(items)).one()
+            if row.id == ticket:
+                transaction.log(who, "enqueued", {"key": row.key, "kind": row.kind}, ticket)
+            elif reopen:
+                row = rows.extend_or_reopen(transaction, row, deadline)
+            elif row.state in rows.OPEN and row.deadline is not None and row.deadline <= transaction.now:
+                row = rows.close(transaction, row)
+            return as_item(row)
 
     # -- reviewing -------------------------------------------------------------------------------------------------
 
@@ -226,37 +200,16 @@ class ReviewStore:
                 above ten years.
         """
         _check_lease(reviewer, seconds)
-        if item is not None:
-            tables.check_id(item)
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            free: ColumnElement[bool]
-            if item is None:  # one state only, so that the index gives the oldest
-                tables.put_back_ended(connection, now)
-                free = and_(items.c.state == "pending", tables.before_deadline(now))
-            else:
-                mine = and_(items.c.state == "claimed", items.c.holder == reviewer, tables.before_deadline(now))
-                free = and_(items.c.id == item, or_(tables.claimable(now), mine))
-            if kinds is not None:
-                free = and_(free, items.c.kind.in_(kinds))
-            candidates = select(items).where(free).order_by(items.c.number).limit(1)
-            # Wait for a named item; otherwise skip rows that another process is claiming.
-            candidates = candidates.with_for_update(skip_locked=item is None)
-            row = None
-            if item is None:
-                row = connection.execute(candidates.where(~tables.released_before(reviewer))).one_or_none()
-            row = row or connection.execute(candidates).one_or_none()
+        with self.database.write() as transaction:
+            rows.put_back_ended(transaction)
+            row = _free(transaction, reviewer, kinds) if item is None else _named(transaction, reviewer, item)
             if row is None:
-                if item is not None:
-                    tables.fetch(connection, item)
                 return None
-            if row.state == "claimed" and row.lease_until <= now:
-                tables.log(connection, row.id, now, tables.SYSTEM, "lease_expired", {"holder": row.holder})
-            token, until = _token_of(reviewer), now + seconds
-            changed = {"state": "claimed", "holder": reviewer, "lease": token, "lease_until": until}
-            connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-            tables.log(connection, row.id, now, reviewer, "claimed", {"until": until})
-            return Lease(tables.as_item(tables.fetch(connection, row.id)), token, reviewer, until)
+            until = transaction.now + seconds
+            lease = {"holder": reviewer, "lease": secrets.token_hex(32), "lease_until": until}
+            return _lease_in(
+                rows.change(transaction, row, reviewer, "claimed", {"until": until}, state="claimed", **lease)
+            )
 
     def held(self, item: str, reviewer: str) -> Lease | None:
         """The lease by which this reviewer holds an item now, or None.
@@ -264,10 +217,10 @@ class ReviewStore:
         Raises:
             UnknownItemError: No item has this id.
         """
-        with self.database.read() as connection:
-            row, now = tables.fetch(connection, item), self.database.now(connection)
-            mine = row.state == "claimed" and row.holder == reviewer and row.lease_until > now
-            return Lease(tables.as_item(row), row.lease, reviewer, row.lease_until) if mine else None
+        with self.database.read() as transaction:
+            row = rows.fetch(transaction, item)
+            mine = row.state == "claimed" and row.holder == reviewer and row.lease_until > transaction.now
+            return _lease_in(row) if mine else None
 
     def renew(self, lease: Lease, *, seconds: float = LEASE) -> Lease:
         """Keep an item longer.
@@ -278,15 +231,11 @@ class ReviewStore:
             ItemExpiredError: Its deadline has passed.
         """
         _check_lease(lease.reviewer, seconds)
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            row = tables.fetch(connection, lease.item.id, lock=True)
-            _check_held(connection, row, lease, now)
-            until = now + seconds
-            changed = {"state": "claimed", "holder": lease.reviewer, "lease_until": until}
-            connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-            tables.log(connection, row.id, now, lease.reviewer, "renewed", {"until": until})
-            return Lease(tables.as_item(tables.fetch(connection, row.id)), lease.token, lease.reviewer, until)
+        with self.database.write() as transaction:
+            row = _held_row(transaction, lease)
+            until = transaction.now + seconds
+            changed = {"state": "claimed", "lease_until": until}
+            return _lease_in(rows.change(transaction, row, lease.reviewer, "renewed", {"until": until}, **changed))
 
     def release(self, lease: Lease) -> None:
         """Give an item back to the queue.
@@ -296,22 +245,16 @@ class ReviewStore:
             AlreadyDecidedError: It is decided.
             ItemExpiredError: Its deadline has passed.
         """
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            row = tables.fetch(connection, lease.item.id, lock=True)
-            _check_held(connection, row, lease, now)
-            tables.put_back(connection, row, keep_token=False)
-            tables.log(connection, row.id, now, lease.reviewer, "released", {})
+        with self.database.write() as transaction:
+            rows.change(transaction, _held_row(transaction, lease), lease.reviewer, "released", {}, **_PUT_BACK)
 
     def take_back(self, item: str, *, who: str) -> None:
         """Take an item from its holder, so that others can claim it. For administrators."""
         check_text("who", who, LONGEST_NAME)
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            row = tables.fetch(connection, item, lock=True)
+        with self.database.write() as transaction:
+            row = rows.fetch(transaction, item, lock=True)
             if row.state == "claimed":
-                tables.put_back(connection, row, keep_token=False)
-                tables.log(connection, row.id, now, who, "released", {"holder": row.holder})
+                rows.change(transaction, row, who, "released", {"holder": row.holder}, **_PUT_BACK)
 
     def decide(self, lease: Lease, decision: Decision) -> Item:
         """Record a decision and its callback in one transaction. Repeating the same decision changes nothing.
@@ -330,35 +273,34 @@ class ReviewStore:
         try:
             return self._decide(lease, writable(signed))
         except ReviewError as error:
-            with self.database.write() as connection:
-                now = self.database.now(connection)
+            with self.database.write() as transaction:
                 why = {"action": decision.action, "reason": type(error).__name__}
-                tables.log(connection, lease.item.id, now, lease.reviewer, "refused", why)
+                transaction.log(lease.reviewer, "refused", why, lease.item.id)
             raise
 
     def _decide(self, lease: Lease, decision: Decision) -> Item:
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            row = tables.fetch(connection, lease.item.id, lock=True)
-            there = tables.as_item(row)
-            if there.decision is not None and row.lease == lease.token and there.decision.same_as(decision):
-                return there  # a retry whose first answer was lost
-            _check_held(connection, row, lease, now)
-            if (why_not := decision.objection(there.content)) is not None:
+        with self.database.write() as transaction:
+            there = rows.fetch(transaction, lease.item.id, lock=True)
+            known = as_item(there)
+            if known.decision is not None and there.lease == lease.token and known.decision.same_as(decision):
+                return known  # a retry whose first answer was lost
+            row = _held_row(transaction, lease)
+            if (why_not := decision.objection(known.content)) is not None:
                 raise UsageError(why_not)
-            dated = decision.model_copy(update={"at": now})
-            changed = {  # `lease` keeps its token, by which a retry is recognised above
-                "state": "decided",
-                "holder": lease.reviewer,
-                "lease_until": None,
-                "action": dated.action,
-                "decision": dated.model_dump_json(),
-                "decided_at": now,
-            }
-            connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-            tables.log(connection, row.id, now, lease.reviewer, "decided", {"action": dated.action})
-            decided = tables.as_item(tables.fetch(connection, row.id))
-            tables.post(connection, decided, now)
+            dated = decision.model_copy(update={"at": transaction.now})
+            changed = rows.change(  # `lease` keeps its token, by which a retry is recognised above
+                transaction,
+                row,
+                lease.reviewer,
+                "decided",
+                {"action": dated.action},
+                state="decided",
+                lease_until=None,
+                action=dated.action,
+                decision=dated.model_dump_json(),
+                decided_at=transaction.now,
+            )
+            rows.post(transaction, decided := as_item(changed))
             return decided
 
     def expire(self) -> int:
@@ -367,13 +309,12 @@ class ReviewStore:
         Returns:
             Number of items closed.
         """
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            late = select(items).where(items.c.state.in_(("pending", "claimed")), items.c.deadline <= now)
-            closed = connection.execute(late.with_for_update(skip_locked=True)).all()
+        with self.database.write() as transaction:
+            late = select(items).where(items.c.state.in_(rows.OPEN), items.c.deadline <= transaction.now)
+            closed = transaction.execute(late.with_for_update(skip_locked=True)).all()
             for row in closed:
-                tables.close(connection, row, now)
-            tables.put_back_ended(connection, now)
+                rows.close(transaction, row)
+            rows.put_back_ended(transaction)
             return len(closed)
 
     # -- carrying out ----------------------------------------------------------------------------------------------
@@ -392,18 +333,17 @@ class ReviewStore:
             UsageError: A time that is not positive or above ten years.
         """
         check_seconds("a lease", seconds, "Use 600.")
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            until = now + seconds
+        with self.database.write() as transaction:
+            until = transaction.now + seconds
+            unheld = or_(items.c.lease_until.is_(None), items.c.lease_until <= transaction.now)
+            available = select(items).where(items.c.id.in_(ids), items.c.state.not_in(rows.OPEN), unheld)
             # In a fixed order, so that two workers cannot deadlock.
-            available = select(items).where(items.c.id.in_(ids), tables.finished(now)).order_by(items.c.number)
-            free = connection.execute(available.with_for_update()).all()
+            free = transaction.execute(available.order_by(items.c.number).with_for_update()).all()
             if len(free) < len(set(ids)):
                 return []
             for row in free:
-                connection.execute(update(items).where(items.c.number == row.number).values(lease_until=until))
-                tables.log(connection, row.id, now, tables.SYSTEM, "taken_up", {"until": until})
-            return [WorkLease(tables.as_item(row), until) for row in free]
+                rows.change(transaction, row, SYSTEM, "taken_up", {"until": until}, lease_until=until)
+            return [WorkLease(as_item(row), until) for row in free]
 
     def settle(self, work_lease: WorkLease, *, what: str = "put_down", again: bool) -> None:
         """End a lease. If another worker has taken the item over, that worker keeps it.
@@ -414,12 +354,11 @@ class ReviewStore:
             again: Whether the work is not finished: the next lease then shows that the item was leased before.
         """
         check_text("what", what, _LONGEST_WORD)
-        with self.database.write() as connection:
-            now = self.database.now(connection)
+        with self.database.write() as transaction:
             # The end of the lease identifies it: a worker that leased the item later has another one.
             mine = and_(items.c.id == work_lease.item.id, items.c.lease_until == work_lease.until)
-            connection.execute(update(items).where(mine).values(lease_until=now if again else None))
-            tables.log(connection, work_lease.item.id, now, tables.SYSTEM, what, {})
+            transaction.execute(update(items).where(mine).values(lease_until=transaction.now if again else None))
+            transaction.log(SYSTEM, what, {}, work_lease.item.id)
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
@@ -446,15 +385,15 @@ class ReviewStore:
             yield Effect(partial(time.sleep, rest), partial(asyncio.sleep, rest))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
-    def _shorter(self, seconds: float | None) -> float:
-        return self.database.deadline if seconds is None else min(seconds, self.database.deadline)
+    def _within(self, seconds: float | None) -> AbstractContextManager[Transaction]:
+        return self.database.write(None if seconds is None else min(seconds, self.database.deadline))
 
     def _look(self, item: str, until: float) -> Item | None:
         """The current item; None if the database does not answer by then."""
         left = max(until - time.monotonic(), _LAST_LOOK)
         try:
-            with self.database.read(self._shorter(left)) as connection:
-                return tables.as_item(tables.fetch(connection, item))
+            with self.database.read(min(left, self.database.deadline)) as transaction:
+                return as_item(rows.fetch(transaction, item))
         except StoreUnavailableError as error:
             _log.warning("Waiting for a decision goes on: %s", error)
             return None
@@ -471,15 +410,14 @@ class ReviewStore:
         Raises:
             UnknownItemError: No item has this id.
         """
-        with self.database.write(self._shorter(within)) as connection:
-            now = self.database.now(connection)
-            row = tables.fetch(connection, item, lock=True)
-            late = row.deadline is not None and row.deadline <= now
-            if row.state in ("pending", "claimed") and (late or not only_if_late):
+        with self._within(within) as transaction:
+            row = rows.fetch(transaction, item, lock=True)
+            late = row.deadline is not None and row.deadline <= transaction.now
+            if row.state in rows.OPEN and (late or not only_if_late):
                 if why:
-                    tables.log(connection, row.id, now, tables.SYSTEM, "cancelled", {"reason": why})
-                tables.close(connection, row, now)
-            return tables.as_item(tables.fetch(connection, item))
+                    transaction.log(SYSTEM, "cancelled", {"reason": why}, row.id)
+                row = rows.close(transaction, row)
+            return as_item(row)
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -487,9 +425,9 @@ class ReviewStore:
         """The item that was added with this key, or None."""
         if not storable(key):
             return None
-        with self.database.read() as connection:
-            row = connection.execute(select(items).where(items.c.key == key)).one_or_none()
-            return None if row is None else tables.as_item(row)
+        with self.database.read() as transaction:
+            row = transaction.execute(select(items).where(items.c.key == key)).one_or_none()
+            return None if row is None else as_item(row)
 
     def item(self, item: str) -> Item:
         """The current state of one item.
@@ -497,18 +435,20 @@ class ReviewStore:
         Raises:
             UnknownItemError: No item has this id.
         """
-        with self.database.read() as connection:
-            return tables.as_item(tables.fetch(connection, item))
+        with self.database.read() as transaction:
+            return as_item(rows.fetch(transaction, item))
 
     def items(
         self, states: Sequence[State] | None = None, *, limit: int = 100, offset: int = 0, newest: bool = False
     ) -> list[Item]:
         """Items in order of arrival, or newest first (decided ones by the time of the decision)."""
-        listed_states = get_args(State) if states is None else tuple(dict.fromkeys(states))
-        span = {"limit": limit, "offset": offset, "end": limit + offset}
-        with self.database.read() as connection:
-            listing = connection.execute(_listing(listed_states, newest), span) if listed_states else ()
-            return [tables.as_item(row) for row in listing]
+        order = [ended.desc(), items.c.number.desc()] if newest else [items.c.number]
+        # The numbers come from an index, so that only the rows of this page are read with their contents.
+        page = select(items.c.number).where(items.c.state.in_(get_args(State) if states is None else states))
+        numbers = page.order_by(*order).limit(limit).offset(offset).scalar_subquery()
+        with self.database.read() as transaction:
+            listing = transaction.execute(select(items).where(items.c.number.in_(numbers)).order_by(*order))
+            return [as_item(row) for row in listing]
 
     def search(self, wanted: str, *, limit: int = 50) -> list[Item]:
         """The item with this ticket or key; otherwise items whose question or answers contain this text, newest first.
@@ -523,9 +463,9 @@ class ReviewStore:
         named = select(items).where(or_(items.c.id == wanted, items.c.key == wanted))
         texts = select(items).where(items.c.content.icontains(written, autoescape=True))
         texts = texts.order_by(items.c.number.desc()).limit(limit)
-        with self.database.read() as connection:
-            found = connection.execute(named).all() or connection.execute(texts).all()
-            return [tables.as_item(row) for row in found]
+        with self.database.read() as transaction:
+            found = transaction.execute(named).all() or transaction.execute(texts).all()
+            return [as_item(row) for row in found]
 
     def trail(self, item: str | None = None, *, limit: int = 1000) -> list[Event]:
         """The audit trail of an item, or of everything (the newest lines), oldest first."""
@@ -534,16 +474,16 @@ class ReviewStore:
             if not storable(item):
                 return []
             query = query.where(events.c.item == item)
-        with self.database.read() as connection:
-            lines = connection.execute(query).all()
-        return [tables.as_event(line) for line in reversed(lines)]
+        with self.database.read() as transaction:
+            lines = transaction.execute(query).all()
+        return [Event(**{**line._mapping, "detail": json.loads(line.detail)}) for line in reversed(lines)]
 
     def left_undone(self, ids: Sequence[str]) -> dict[str, str]:
         """Why decisions were not carried out, and why items were closed before their deadline, by the item's id."""
-        with self.database.read() as connection:
-            return tables.left_undone(connection, ids)
+        with self.database.read() as transaction:
+            return rows.left_undone(transaction, ids)
 
-    def note_event(self, what: str, detail: dict[str, Any], *, who: str = tables.SYSTEM, item: str = "") -> None:
+    def note_event(self, what: str, detail: dict[str, Any], *, who: str = SYSTEM, item: str = "") -> None:
         """Add a line to the audit trail, e.g. a monitor's alarm.
 
         Raises:
@@ -552,11 +492,11 @@ class ReviewStore:
         check_text("what", what, _LONGEST_WORD)
         check_text("who", who, LONGEST_NAME)
         if item:
-            tables.check_id(item)
-        with self.database.write() as connection:
-            tables.log(connection, item, self.database.now(connection), who, what, detail)
+            rows.check_id(item)
+        with self.database.write() as transaction:
+            transaction.log(who, what, detail, item)
 
-    def purge(self, older_than: float, *, who: str = tables.SYSTEM, dry_run: bool = False) -> Purged:
+    def purge(self, older_than: float, *, who: str = SYSTEM, dry_run: bool = False) -> Purged:
         """Delete old items that nobody waits for, with contents and callbacks; see `guardrail.review.purging`.
 
         Args:
@@ -578,47 +518,33 @@ class ReviewStore:
 
         The row is committed, because a full disk shows only then.
         """
-        with self.database.write() as connection:
-            row = {"until": self.database.now(connection), "value": ""}  # as of an expiring key, which a purge deletes
-            new = tables.insert_into(connection, marks).values(name="check", **row)
-            connection.execute(new.on_conflict_do_update(index_elements=["name"], set_=row))
+        with self.database.write() as transaction:
+            row = {"until": transaction.now, "value": ""}  # as of an expiring key, which a purge deletes
+            new = transaction.insert(marks).values(name="check", **row)
+            transaction.execute(new.on_conflict_do_update(index_elements=["name"], set_=row))
 
-    def stats(self, *, actions: bool = True) -> Stats:
-        """Counters of the whole queue.
+    def stats(self) -> Stats:
+        """Counters of the whole queue."""
+        with self.database.read() as transaction:
 
-        Args:
-            actions: Whether to count the decisions by action, too, which takes longest.
-        """
-        ended_lease = and_(items.c.state == "claimed", items.c.lease_until <= bindparam("now", type_=Float(53)))
-        with self.database.read() as connection:
+            def numbers(column: Any, *only: Any) -> dict[str, int]:
+                counted = select(column, func.count()).where(*only).group_by(column)
+                return {row[0]: row[1] for row in transaction.execute(counted)}
 
-            def numbers(column: Any, condition: ColumnElement[bool]) -> dict[str, int]:
-                return {
-                    value: n
-                    for value, n in connection.execute(select(column, func.count()).where(condition).group_by(column))
-                }
-
-            now = self.database.now(connection)
-            # Nearly all items of an old queue are decided, so it is faster to count the others and subtract.
-            every = connection.execute(select(func.count()).select_from(items)).scalar_one()
-            states = numbers(items.c.state, items.c.state.in_(("pending", "claimed", "expired")))
+            states = numbers(items.c.state)
             posts = numbers(outbox.c.state, outbox.c.state.in_(("waiting", "dead")))
-            stale = connection.execute(select(func.count()).where(ended_lease), {"now": now}).scalar_one()
-            arrived = [
-                connection.execute(
-                    select(items.c.created).where(items.c.state == state).order_by(items.c.number).limit(1)
-                )
-                for state in ("pending", "claimed")
-            ]
-            oldest = min((row.created for first in arrived for row in first), default=None)
-            by_action = numbers(items.c.action, items.c.state == "decided") if actions else {}
+            actions = numbers(items.c.action, items.c.state == "decided")
+            stale = numbers(items.c.state, items.c.state == "claimed", items.c.lease_until <= transaction.now)
+            first = select(func.min(items.c.number)).where(items.c.state.in_(rows.OPEN)).scalar_subquery()
+            oldest = transaction.execute(select(items.c.created).where(items.c.number == first)).scalar_one_or_none()
+        back = stale.get("claimed", 0)
         return Stats(
-            pending=states.get("pending", 0) + stale,
-            claimed=states.get("claimed", 0) - stale,
-            decided=every - sum(states.values()),
+            pending=states.get("pending", 0) + back,
+            claimed=states.get("claimed", 0) - back,
+            decided=states.get("decided", 0),
             expired=states.get("expired", 0),
-            actions=by_action,
-            oldest=None if oldest is None else max(0.0, now - oldest),
+            actions=actions,
+            oldest=None if oldest is None else max(0.0, transaction.now - oldest),
             undelivered=posts.get("waiting", 0),
             dead=posts.get("dead", 0),
         )
@@ -633,54 +559,64 @@ async def _alook(look: Callable[[], Item | None], until: float) -> Item | None:
         return None
 
 
-# SQLAlchemy takes longer to build these statements than the database to answer them, so they are built once.
-
-
-@lru_cache(maxsize=64)
-def _listing(states: tuple[State, ...], newest: bool) -> Select[Any]:
-    """A page of the items in these states; parameters ``limit``, ``offset`` and their sum ``end``."""
-    key = [ended.label("at"), items.c.number] if newest else [items.c.number]
-    order = [column.desc() if newest else column.asc() for column in key]
-    # Within one state an index gives the order, so the rows before the page are read from that index only.
-    end = bindparam("end", type_=Integer)
-    parts = [select(*key).where(items.c.state == state).order_by(*order).limit(end) for state in states]
-    first = union_all(*(select(part.subquery()) for part in parts)).subquery()
-    place = [column.desc() if newest else column.asc() for column in first.c]
-    page = select(first).order_by(*place).limit(bindparam("limit", type_=Integer))
-    page = page.offset(bindparam("offset", type_=Integer))
-    chosen = page.subquery()
-    return select(items).join(chosen, items.c.number == chosen.c.number).order_by(*order)
+_PUT_BACK = {"state": "pending", "holder": None, "lease": None, "lease_until": None}
+"""Columns of an item that was given back."""
 
 
 def _check_lease(reviewer: str, seconds: float) -> None:
-    if not reviewer:
-        raise UsageError("reviewer must be a name, got an empty text: the audit trail records who decided.")
     check_text("reviewer", reviewer, LONGEST_NAME)
     check_seconds("a lease", seconds, "Use 600.")
 
 
-def _check_held(connection: Connection, row: Row[Any], lease: Lease, now: float) -> None:
+def _lease_in(row: Row[Any]) -> Lease:
+    """The lease of a claimed item."""
+    return Lease(as_item(row), row.lease, row.holder, row.lease_until)
+
+
+def _free(transaction: Transaction, reviewer: str, kinds: Sequence[Kind] | None) -> Row[Any] | None:
+    """The oldest free item, locked; items that this reviewer gave back come last."""
+    free = select(items).where(items.c.state == "pending", rows.in_time(transaction.now))
+    if kinds is not None:
+        free = free.where(items.c.kind.in_(kinds))
+    # Skip rows that another process is claiming.
+    free = free.order_by(items.c.number).limit(1).with_for_update(skip_locked=True)
+    # A line with a holder is a take-back by an administrator.
+    gave_back = and_(events.c.who == reviewer, events.c.what == "released", events.c.detail == "{}")
+    new_to_them = free.where(~exists().where(events.c.item == items.c.id, gave_back))
+    return transaction.execute(new_to_them).one_or_none() or transaction.execute(free).one_or_none()
+
+
+def _named(transaction: Transaction, reviewer: str, item: str) -> Row[Any] | None:
+    """An item that is free, or that this reviewer holds, locked."""
+    row = rows.fetch(transaction, item, lock=True)
+    free = row.state == "pending" or (row.state == "claimed" and row.holder == reviewer)
+    return row if free and (row.deadline is None or row.deadline > transaction.now) else None
+
+
+def _held_row(transaction: Transaction, lease: Lease) -> Row[Any]:
+    """The row of an item that a lease holds, or held last, locked.
+
+    Raises:
+        LeaseLostError: Another reviewer holds it.
+        AlreadyDecidedError: It is decided.
+        ItemExpiredError: Its deadline has passed.
+    """
+    row = rows.fetch(transaction, lease.item.id, lock=True)
     if row.state == "decided":
         raise AlreadyDecidedError(f"item {row.id} was already decided by {row.holder}; that decision stands.")
-    why = tables.left_undone(connection, [row.id]).get(row.id) if row.state == "expired" else None
+    why = rows.left_undone(transaction, [row.id]).get(row.id) if row.state == "expired" else None
     if why is not None:
         raise ItemExpiredError(f"item {row.id} was closed, and nobody waits for a decision any more. {why}")
-    if row.state == "expired" or (row.deadline is not None and row.deadline <= now):
+    if row.state == "expired" or (row.deadline is not None and row.deadline <= transaction.now):
         raise ItemExpiredError(f"the deadline of item {row.id} has passed, so nobody waits for a decision any more.")
     if row.lease != lease.token:
-        holder = f"{row.holder} holds it now" if row.holder else "it went back to the queue"
+        holder = f"{row.holder} holds it now" if row.state == "claimed" else "it went back to the queue"
         raise LeaseLostError(
             f"{lease.reviewer}'s lease of item {row.id} has ended and {holder}. Nothing was recorded; claim it again."
         )
-    if lease.token != _token_of(lease.reviewer, lease.token[:_RANDOM]):
-        owner = f"{row.holder}'s" if row.holder else "another reviewer's"
+    if row.holder != lease.reviewer:
         raise LeaseLostError(
-            f"this lease of item {row.id} is {owner}, not {lease.reviewer}'s. Nothing was recorded; only the reviewer "
-            "who claimed the item can decide it."
+            f"this lease of item {row.id} is {row.holder}'s, not {lease.reviewer}'s. Nothing was recorded; only the "
+            "reviewer who claimed the item can decide it."
         )
-
-
-def _token_of(reviewer: str, random: str | None = None) -> str:
-    """A lease's token: a random half, and a half that binds it to the reviewer also when the item is put back."""
-    random = secrets.token_hex(_RANDOM // 2) if random is None else random
-    return random + sha256_hex(f"{random} {reviewer}", _RANDOM)
+    return row

@@ -109,9 +109,8 @@ class Pages:
     def _listed(self, call: SiteCall, states: list[State], *, newest: bool) -> dict[str, Any]:
         page = _page_number(call.request)
         listed = self._store.items(states, newest=newest, limit=PAGE + 1, offset=page * PAGE)
-        stats = self._store.stats(actions=newest)  # the queue does not show them
         shown = {"items": listed[:PAGE], "more": len(listed) > PAGE}
-        return {"page": page, **shown, "stats": stats, "now": self._now()}
+        return {"page": page, **shown, "stats": self._store.stats(), "now": self._now()}
 
     def search(self, call: SiteCall) -> Response:
         """Items with a ticket, key or text, newest first."""
@@ -203,8 +202,8 @@ class Pages:
         return Lease(self._store.item(call.item), call.field("lease"), call.account.name, 0.0)
 
     def _now(self) -> float:
-        with self._store.database.read() as connection:
-            return self._store.database.now(connection)
+        with self._store.database.read() as transaction:
+            return transaction.now
 
     def monitor(self, call: SiteCall) -> Response:
         """Every monitor with its history."""

@@ -15,13 +15,15 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import BaseMessage
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import insert
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from guardrail import Guardrail, Reason, Verdict
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.review import Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, audit_sample, ticket
 from guardrail.review.database import CONNECTIONS, Database
+from guardrail.review.tables import meta
 from guardrail.testing import ScriptedChat, make_artifact
 from tests import postgres
 from tests.review_pages import held_back
@@ -139,13 +141,13 @@ def test_a_database_that_takes_nothing_is_not_available(store_url: str) -> None:
         guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_abstain=ticket(store))
         drift = Monitors(store).drift("drift", ARTIFACT)
         if store_url.startswith("postgresql"):
-            with store.database.write() as connection:
-                name = connection.exec_driver_sql("SELECT current_database()").scalar_one()
-                connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+            with store.database.write() as transaction:
+                name = transaction.connection.exec_driver_sql("SELECT current_database()").scalar_one()
+                transaction.connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
             store.close()
         else:
-            with store.database.write() as connection:
-                connection.exec_driver_sql("PRAGMA query_only = on")
+            with store.database.write() as transaction:
+                transaction.connection.exec_driver_sql("PRAGMA query_only = on")
         assert ABSTENTION in str(guard.invoke(UNSURE).content)
         with pytest.raises(StoreUnavailableError, match=r"failed: .*(read-only|readonly)"):
             drift.watch(guard.assess(SURE))
@@ -156,13 +158,13 @@ def test_a_locked_sqlite_file_ends_the_operation_and_a_refused_statement_is_not_
         store.database.deadline = 0.1
         with closing(sqlite3.connect(tmp_path / "reviews.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(StoreUnavailableError, match=r"locked by another process|within 0\.1 s"):
+            with pytest.raises(StoreUnavailableError, match=r"is locked|within 0\.1 s"):
                 store.enqueue(held_back())
             other.execute("ROLLBACK")
         store.database.deadline = 5.0
         store.enqueue(held_back())
-        with pytest.raises(OperationalError, match="no such table"), store.database.read() as connection:
-            connection.exec_driver_sql("SELECT 1 FROM nowhere")
+        with pytest.raises(IntegrityError), store.database.write() as transaction:
+            transaction.execute(insert(meta).values(name="layout", value="2"))
         assert store.stats().pending == 1
 
 
@@ -170,8 +172,8 @@ def test_a_long_statement_of_sqlite_is_interrupted(tmp_path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     with ReviewStore(tmp_path / "reviews.db") as store:
         assert store.database.deadline == 5.0  # by default
-        with pytest.raises(StoreUnavailableError, match=r"within 0\.1 s"), store.database.read(0.1) as connection:
-            connection.exec_driver_sql(endless)
+        with pytest.raises(StoreUnavailableError, match=r"within 0\.1 s"), store.database.read(0.1) as transaction:
+            transaction.connection.exec_driver_sql(endless)
         assert store.stats().pending == 0
 
 
@@ -193,7 +195,7 @@ def test_only_a_connection_that_the_server_closed_is_tried_again(
 ) -> None:
     begun: list[Any] = []
 
-    def refuse(self: Database, connection: Any, deadline: Any, writes: bool) -> None:
+    def refuse(self: Database, connection: Any, *_: Any) -> None:
         begun.append(connection)
         raise OperationalError("BEGIN", None, OSError("refused"), connection_invalidated=closed)
 
@@ -226,19 +228,19 @@ def test_an_operation_whose_turn_comes_too_late_does_not_begin(store_url: str) -
             for _ in range(CONNECTIONS):
                 others.enter_context(store.database.read())
             for begin in (store.database.read, store.database.write):
-                with pytest.raises(StoreUnavailableError, match=r"in use by other threads|within"), begin(0.05):
+                with pytest.raises(StoreUnavailableError, match="within"), begin(0.05):
                     pytest.fail("it began")
         assert store.stats().pending == 0
 
 
 def test_a_thread_waits_for_its_turn_to_write_no_longer_than_its_deadline(store_url: str) -> None:
     with ReviewStore(store_url) as store, ThreadPoolExecutor(1) as thread:
-        with store.database.write() as connection:
-            connection.exec_driver_sql("UPDATE review_meta SET value = value")
+        with store.database.write() as transaction:
+            transaction.connection.exec_driver_sql("UPDATE review_meta SET value = value")
 
             def late() -> None:
                 with store.database.write(0.1) as other:
-                    other.exec_driver_sql("UPDATE review_meta SET value = value")
+                    other.connection.exec_driver_sql("UPDATE review_meta SET value = value")
 
             with pytest.raises(StoreUnavailableError, match=r"0\.1 s"):
                 thread.submit(late).result()

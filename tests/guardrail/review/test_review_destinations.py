@@ -89,8 +89,8 @@ def test_each_message_goes_out_once(store: ReviewStore, receiver: Receiver, now:
         now[0] += step
     assert sum(deliverer.run_once() for deliverer in deliverers) == 0
     assert len({message["id"] for message in receiver.accepted}) == 6
-    with store.database.read() as connection:
-        assert len(connection.execute(select(outbox)).all()) < 6, "what is old is deleted"
+    with store.database.read() as transaction:
+        assert len(transaction.execute(select(outbox)).all()) < 6, "what is old is deleted"
 
 
 def test_a_line_that_becomes_visible_late_is_not_left_out(store: ReviewStore, now: list[float]) -> None:
@@ -99,9 +99,9 @@ def test_a_line_that_becomes_visible_late_is_not_left_out(store: ReviewStore, no
     announce(store.database, destination)
 
     def line(number: int) -> None:
-        with store.database.write() as connection:
+        with store.database.write() as transaction:
             values = {"number": number, "item": "", "at": now[0], "who": "system", "what": "alarm", "detail": "{}"}
-            connection.execute(insert(events).values(values))
+            transaction.execute(insert(events).values(values))
 
     line(101)
     assert announce(store.database, destination) == 1

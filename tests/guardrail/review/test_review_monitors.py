@@ -19,7 +19,6 @@ import pytest
 from langchain_core.messages import HumanMessage
 from pydantic import ValidationError
 from sqlalchemy import event
-from sqlalchemy.engine import Connection
 
 from guardrail import Guardrail, Reason
 from guardrail.__main__ import main
@@ -27,6 +26,7 @@ from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
 from guardrail.monitor import Drift
 from guardrail.review import ReviewStore, StoreUnavailableError
+from guardrail.review.database import Transaction
 from guardrail.review.hooks import AUDIT_RATE, audit_sample, chosen
 from guardrail.review.monitors import Monitors, RiskMonitor
 from guardrail.testing import ScriptedChat, make_artifact
@@ -123,8 +123,8 @@ def test_a_switch_follows_the_database(store: ReviewStore) -> None:
 
 def test_a_switch_that_cannot_read_allows_nothing(store: ReviewStore) -> None:
     switch = Monitors(store).switch(every=0.0)
-    with store.database.write() as connection:
-        connection.exec_driver_sql("DROP TABLE review_monitors")
+    with store.database.write() as transaction:
+        transaction.connection.exec_driver_sql("DROP TABLE review_monitors")
     assert switch.objection(0.0)
     assert "cannot be read" in str(switch.objection(0.0))
 
@@ -137,11 +137,11 @@ class SlowStore:
         read = store.database.read
 
         @contextmanager
-        def slowly() -> Iterator[Connection]:
+        def slowly() -> Iterator[Transaction]:
             self.began.set()
             assert self.may_end.wait(60)
-            with read() as connection:
-                yield connection
+            with read() as transaction:
+                yield transaction
 
         monkeypatch.setattr(store.database, "read", slowly)
 
@@ -221,8 +221,8 @@ def test_a_known_alarm_is_told_while_nothing_new_can_be_seen(store: ReviewStore)
     alarmed(monitors)
     switch = monitors.switch(every=0.0)
     assert switch.objection(0.0)
-    with store.database.write() as connection:
-        connection.exec_driver_sql("DROP TABLE review_monitors")
+    with store.database.write() as transaction:
+        transaction.connection.exec_driver_sql("DROP TABLE review_monitors")
     why = switch.objection(0.0)
     assert why is not None
     assert "promised 10 %" in why
@@ -300,12 +300,12 @@ def test_a_stored_drift_monitor_takes_in_whole_scores_of_its_own_artifact_only(s
 def test_an_update_that_fails_changes_nothing(store: ReviewStore) -> None:
     drift = Monitors(store).drift("drift", ARTIFACT)
     drift.update(0.1)
-    with store.database.write() as connection:
-        connection.exec_driver_sql("ALTER TABLE review_monitor_steps RENAME TO away")
+    with store.database.write() as transaction:
+        transaction.connection.exec_driver_sql("ALTER TABLE review_monitor_steps RENAME TO away")
     with pytest.raises(Exception, match="review_monitor_steps"):
         drift.update(0.2)
-    with store.database.write() as connection:
-        connection.exec_driver_sql("ALTER TABLE away RENAME TO review_monitor_steps")
+    with store.database.write() as transaction:
+        transaction.connection.exec_driver_sql("ALTER TABLE away RENAME TO review_monitor_steps")
     assert drift.update(0.3).n == 2
 
 

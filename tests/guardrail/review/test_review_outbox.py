@@ -24,7 +24,7 @@ from sqlalchemy.exc import OperationalError
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from guardrail.errors import UsageError
-from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, tables
+from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, rows
 from guardrail.review.delivery import _is_named
 from tests.review_pages import claim, decision_of
 
@@ -227,7 +227,7 @@ def test_expiry_and_its_callback_are_one_transaction(
         now[0] += 10
         ends: list[Callable[[], object]] = [store.expire, lambda: store.cancel(second.id)]
         with monkeypatch.context() as broken:
-            broken.setattr(tables, "post", lambda *_: 1 / 0)
+            broken.setattr(rows, "post", lambda *_: 1 / 0)
             for end in ends:
                 with pytest.raises(ZeroDivisionError):
                     end()

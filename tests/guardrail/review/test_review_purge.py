@@ -147,13 +147,13 @@ def test_callbacks_go_with_their_item_but_not_before_they_are_delivered(store: R
 
 def test_many_at_once_and_their_keys_are_free_again(store: ReviewStore, now: list[float]) -> None:
     first = [decided(store, key=f"k{i}", callback="http://127.0.0.1:9/") for i in range(3)]
-    with store.database.write() as connection:
+    with store.database.write() as transaction:
         for i in range(1200):
-            connection.exec_driver_sql(
+            transaction.connection.exec_driver_sql(
                 "INSERT INTO review_items (id, key, kind, content, state, created) "
                 f"SELECT 'x{i}', 'x{i}', kind, content, 'expired', created FROM review_items WHERE key = 'k0'"
             )
-        connection.exec_driver_sql("UPDATE review_outbox SET state = 'delivered'")
+        transaction.connection.exec_driver_sql("UPDATE review_outbox SET state = 'delivered'")
     now[0] += DAY
     assert store.purge(1.0) == Purged(items=1203, callbacks=3, kept=0, open=0, since=now[0] - 1)
     assert queued(store, key="k0").id != first[0].id

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import pytest
 from sqlalchemy import event, text, update
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError
 
 from guardrail.errors import UsageError
 from guardrail.review import (
@@ -234,8 +234,8 @@ def test_without_a_candidate_there_is_nothing_to_approve() -> None:
 def test_the_trail_cannot_be_changed(store: ReviewStore) -> None:
     item = store.enqueue(content())
     for statement in ("DELETE FROM review_events", "UPDATE review_events SET who = 'nobody'"):
-        with pytest.raises(DatabaseError, match="append-only"), store.database.write() as connection:
-            connection.exec_driver_sql(statement)
+        with pytest.raises(DatabaseError, match="append-only"), store.database.write() as transaction:
+            transaction.connection.exec_driver_sql(statement)
     assert words(store, item.id) == ["enqueued"]
     store.note_event("alarm", {"monitor": "risk"})
     assert store.trail()[-1].detail == {"monitor": "risk"}
@@ -482,8 +482,8 @@ def test_tables_that_cannot_all_be_made_leave_none(empty_url: str) -> None:
 @pytest.mark.parametrize("layout", ["0", "2", "two", None])
 def test_another_layout_is_refused_with_the_way_out(store_url: str, layout: str | None) -> None:
     """Tables of another version would be read wrongly: nothing may be decided on them."""
-    with ReviewStore(store_url) as store, store.database.write() as connection:
-        connection.execute(update(tables.meta).values(value=layout))
+    with ReviewStore(store_url) as store, store.database.write() as transaction:
+        transaction.execute(update(tables.meta).values(value=layout))
     refused = rf"layout '{layout}'; this version of acrc-guardrail reads '1'. Upgrade acrc-guardrail to the version"
     with pytest.raises(UsageError, match=refused):
         ReviewStore(store_url)
@@ -494,9 +494,9 @@ def test_a_check_writes_and_counts_nothing(store: ReviewStore) -> None:
     store.check()
     store.check()
     assert store.stats() == before
-    with store.database.write() as connection:
-        connection.execute(text("DROP TABLE review_marks"))
-    with pytest.raises(DatabaseError):
+    with store.database.write() as transaction:
+        transaction.execute(text("DROP TABLE review_marks"))
+    with pytest.raises((StoreUnavailableError, DatabaseError), match=r"no such table|does not exist"):
         store.check()
 
 
@@ -524,9 +524,9 @@ class Plans:
 def test_counts_and_lists_read_indexes_and_no_rows_of_other_items(tmp_path: Path, indexed: bool) -> None:
     with ReviewStore(tmp_path / "reviews.db") as store:
         if not indexed:  # the control
-            with store.database.write() as connection:
+            with store.database.write() as transaction:
                 for name in ("queue", "late", "action", "history"):
-                    connection.exec_driver_sql(f"DROP INDEX review_items_{name}")
+                    transaction.connection.exec_driver_sql(f"DROP INDEX review_items_{name}")
         store.enqueue(content())
         plans = Plans(store)
         calls: list[Callable[[], object]] = [
@@ -555,14 +555,14 @@ def sqlite_store(tmp_path: Path) -> Iterator[ReviewStore]:
 
 def test_a_full_disk_is_not_available_and_loses_nothing_that_was_stored(sqlite_store: ReviewStore) -> None:
     item = sqlite_store.enqueue(content())
-    with sqlite_store.database.write() as connection:
-        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
-        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+    with sqlite_store.database.write() as transaction:
+        pages = transaction.connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        transaction.connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
     with pytest.raises(StoreUnavailableError, match="database or disk is full"):
         sqlite_store.enqueue(content("x" * 100_000))
     assert [stored.id for stored in sqlite_store.items()] == [item.id], "reading goes on"
-    with sqlite_store.database.write() as connection:
-        connection.exec_driver_sql("PRAGMA max_page_count=1073741823")
+    with sqlite_store.database.write() as transaction:
+        transaction.connection.exec_driver_sql("PRAGMA max_page_count=1073741823")
     sqlite_store.enqueue(content("x" * 100_000))
 
 
@@ -570,11 +570,11 @@ def test_a_write_that_fails_is_undone(sqlite_store: ReviewStore) -> None:
     sqlite_store.enqueue(content())
 
     def fails() -> None:
-        with sqlite_store.database.write() as connection:
+        with sqlite_store.database.write() as transaction:
             for table in ("review_items", "nowhere"):
-                connection.exec_driver_sql(f"UPDATE {table} SET holder = 'wrong'")
+                transaction.connection.exec_driver_sql(f"UPDATE {table} SET holder = 'wrong'")
 
-    with pytest.raises(OperationalError, match="no such table"):
+    with pytest.raises((StoreUnavailableError, DatabaseError), match=r"no such table|does not exist"):
         fails()
     assert [item.holder for item in sqlite_store.items()] == [None]
 
@@ -706,8 +706,8 @@ def test_an_expiring_key_is_added_once_and_changed_by_its_owner(store_url: str) 
         assert (keys.get("m"), keys.add("m", "another", 10)) == (None, None)
         times[0] = 30.0
         store.purge(older_than=86_400, who="ann")
-        with store.database.read() as connection:
-            assert not connection.execute(text("SELECT * FROM review_marks")).all()
+        with store.database.read() as transaction:
+            assert not transaction.execute(text("SELECT * FROM review_marks")).all()
 
 
 def test_a_lease_is_of_use_to_the_reviewer_who_claimed_the_item_only(store: ReviewStore, now: list[float]) -> None:
@@ -723,7 +723,7 @@ def test_a_lease_is_of_use_to_the_reviewer_who_claimed_the_item_only(store: Revi
         store.release(hers)
     now[0] += 61
     store.expire()  # the item is pending again, and its lease still counts for Karl
-    with pytest.raises(LeaseLostError, match="another reviewer's, not dora's"):
+    with pytest.raises(LeaseLostError, match="karl's, not dora's"):
         store.decide(hers, Decision(action="approve"))
     assert store.decide(lease, Decision(action="approve")).holder == "karl"
 

@@ -601,8 +601,8 @@ def test_an_approval_of_another_call_than_the_one_that_waits_lapses(tmp_path: Pa
     guarded_agent, bridge = bank.agent(), ReviewBridge(store)
     result = run(guarded_agent, "Pay what I owe")
     (item,) = asyncio.run(bridge.enqueue(bank.model, result))
-    with store.database.write() as connection:  # the reviewer saw one amount, another one waits
-        connection.exec_driver_sql(
+    with store.database.write() as transaction:  # the reviewer saw one amount, another one waits
+        transaction.connection.exec_driver_sql(
             """UPDATE review_items SET content = replace(content, '"arguments":{"', '"arguments":{"x')"""
         )
     store.decide(store.claim("ann"), review.Decision(action="approve"))

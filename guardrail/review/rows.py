@@ -1,0 +1,179 @@
+"""The steps of a transaction on an item of the queue. No step commits: the caller does."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+from sqlalchemy import Row, or_, select, update
+from sqlalchemy.sql import ColumnElement
+
+from ..files import problem_of
+from .database import SYSTEM, Transaction
+from .errors import UnknownItemError
+from .item import Content, Decision, Item, Kind
+from .limits import storable
+from .tables import events, items, outbox
+
+__all__ = ["OPEN", "as_item", "body_of", "change", "check_id", "close", "extend_or_reopen", "fetch", "in_time"]
+__all__ += ["left_undone", "post", "put_back_ended"]
+
+OPEN = ("pending", "claimed")
+"""States in which an item can be decided."""
+
+
+def check_id(item: str) -> None:
+    """Refuse an id that a database cannot hold, before it is sent there.
+
+    Raises:
+        UnknownItemError: It holds a NUL or half of a surrogate pair.
+    """
+    if not storable(item):
+        raise UnknownItemError(f"no item {item!r} in the review store.")
+
+
+def fetch(transaction: Transaction, item: str, *, lock: bool = False) -> Row[Any]:
+    """The row of an item; with ``lock`` nobody else can write it before the transaction ends.
+
+    Raises:
+        UnknownItemError: No item has this id.
+    """
+    check_id(item)
+    query = select(items).where(items.c.id == item)
+    row = transaction.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise UnknownItemError(f"no item {item!r} in the review store.")
+    return row
+
+
+def change(
+    transaction: Transaction, row: Row[Any], who: str, what: str, detail: dict[str, Any], **columns: Any
+) -> Row[Any]:
+    """Change columns of an item, with a line of the audit trail. Returns the row after it."""
+    changed = update(items).where(items.c.number == row.number).values(**columns).returning(items)
+    after = transaction.execute(changed).one()
+    transaction.log(who, what, detail, row.id)
+    return after
+
+
+def in_time(now: float) -> ColumnElement[bool]:
+    """Whether there is still time to decide an item."""
+    return or_(items.c.deadline.is_(None), items.c.deadline > now)
+
+
+def as_item(row: Row[Any]) -> Item:
+    """The item in a row of the table.
+
+    An item whose content or decision cannot be read says so in place of its content. It can only be rejected, and
+    counts as not decided, so that nothing of it goes out. An error would hide all other items of a list, and an item
+    that can never be closed would stop the queue.
+    """
+    try:
+        content = Content.from_stored(row.content)
+        decision = None if row.decision is None else Decision.from_stored(row.decision)
+    except ValidationError as error:
+        kind = row.kind if row.kind in get_args(Kind) else "answer"
+        explanation = (
+            f"Review item {row.id} cannot be read ({problem_of(error)}). Upgrade acrc-guardrail to the version that "
+            "stored it, or reject the item."
+        )
+        content, decision = Content(question=explanation, kind=kind, allowed=("reject",)), None
+    return Item(
+        id=row.id,
+        number=row.number,
+        key=row.key,
+        content=content,
+        state=row.state,
+        created=row.created,
+        deadline=row.deadline,
+        holder=None if row.state == "pending" else row.holder,  # of an ended lease; see `put_back_ended`
+        lease_until=row.lease_until,
+        callback=row.callback,
+        decision=decision,
+    )
+
+
+def put_back_ended(transaction: Transaction) -> None:
+    """Put items whose lease has ended back in the queue.
+
+    Lease and holder stay in the row: the holder can still decide, as long as nobody else claims the item.
+    """
+    stale = select(items).where(items.c.state == "claimed", items.c.lease_until <= transaction.now)
+    for row in transaction.execute(stale.with_for_update(skip_locked=True)).all():
+        detail = {"holder": row.holder}
+        change(transaction, row, SYSTEM, "lease_expired", detail, state="pending", lease_until=None)
+
+
+def close(transaction: Transaction, row: Row[Any]) -> Row[Any]:
+    """Close an item, so that it can no longer be decided, and queue the callback that says so."""
+    detail = {"holder": row.holder if row.state == "claimed" else None}
+    closed = change(transaction, row, SYSTEM, "expired", detail, state="expired", lease=None, lease_until=None)
+    post(transaction, as_item(closed))
+    return closed
+
+
+def extend_or_reopen(transaction: Transaction, row: Row[Any], until: float | None) -> Row[Any]:
+    """Another call asks for an undecided item: extend its deadline to ``until``, or open it again if it was closed.
+
+    A reviewer who holds it keeps it, unless it was closed in between.
+    """
+    late = row.state == "expired" or (row.deadline is not None and row.deadline <= transaction.now)
+    # A deadline that has not passed is never shortened: an earlier caller may wait until then.
+    latest = until if late else None if until is None or row.deadline is None else max(until, row.deadline)
+    if row.state == "decided" or (not late and latest == row.deadline):
+        return row
+    opened = {"state": "pending", "holder": None, "lease_until": None} if row.state == "expired" else {}
+    what = "reopened" if late else "extended"
+    return change(transaction, row, SYSTEM, what, {"until": latest}, deadline=latest, **opened)
+
+
+def left_undone(transaction: Transaction, ids: Sequence[str]) -> dict[str, str]:
+    """Why decisions were not carried out, and why items were closed before their deadline, by the item's id."""
+    ends = events.c.what.in_(("not_carried_out", "cancelled", "reopened"))
+    query = select(events).where(events.c.item.in_(ids), ends).order_by(events.c.number)
+    last = {line.item: json.loads(line.detail) for line in transaction.execute(query)}
+    return {item: str(detail["reason"]) for item, detail in last.items() if detail.get("reason")}
+
+
+def post(transaction: Transaction, item: Item) -> None:
+    """Put the item's callback, if it has one, in the outbox, in the transaction that decides or closes it."""
+    if item.callback is None:
+        return
+    if item.decision is not None:  # the item was decided after all, so a waiting "expired" must not arrive later
+        late = update(outbox).where(outbox.c.item == item.id, outbox.c.state == "waiting")
+        transaction.execute(late.values(state="dropped"))
+    identity, parts = secrets.token_hex(16), urlsplit(item.callback)
+    line = {
+        "id": identity,
+        "item": item.id,
+        "url": item.callback,
+        "receiver": f"{parts.scheme}://{parts.netloc}",
+        "body": json.dumps(body_of(item, identity, transaction.now), ensure_ascii=False),
+        "state": "waiting",
+        "attempts": 0,
+        "next_at": transaction.now,
+        "created": transaction.now,
+        "problem": "",
+    }
+    transaction.execute(outbox.insert(), line)
+
+
+def body_of(item: Item, identity: str, at: float) -> dict[str, Any]:
+    """Body of the callback about a decided or expired item: the event with this id at this time, without the note."""
+    decision = item.decision
+    outcome = None if decision is None else decision.outcome(item.content)
+    return {
+        "id": identity,
+        "type": "review.expired" if decision is None else "review.decided",
+        "at": at,
+        "ticket": item.id,
+        "key": item.key,
+        "kind": item.content.kind,
+        "decision": None if decision is None else decision.model_dump(mode="json", exclude={"note"}),
+        "outcome": None if outcome is None else outcome.model_dump(mode="json"),
+        "metadata": item.content.metadata,
+    }
