@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -52,28 +52,30 @@ def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedEr
         missing: How audits without a decision are used.
     """
     audits = settled([item for item in pool.items if item.audited], missing)
-    undecided = {item.name for item in pool.items if item.correct is None}
     if not audits:
         return None
-    rates = {item.chance for item in audits}
-    wrong = sum(not item.correct for item in audits)
-    weight = sum(1 / item.chance for item in audits)
-    estimate = sum((not item.correct) / item.chance for item in audits) / weight
+    undecided = {item.name for item in pool.items if item.correct is None}
     at_best = [replace(item, correct=True) if item.name in undecided else item for item in audits]
-    (low, _), (_, high) = (_interval(sample, rates) for sample in (at_best, audits))
+    (low, _), (_, high) = _interval(at_best), _interval(audits)
+    wrong = [item for item in audits if not item.correct]
+    accepted = _weight([item for item in pool.items if item.audited])
     # Of a call that was held back for some arguments, only audits are in the pool: each stands for 1 / its rate.
-    n_held_back = sum(1 / item.chance for item in pool.items if not item.audited and item.verdict.uncertainty.measured)
+    held_back = _weight([item for item in pool.items if not item.audited and item.verdict.uncertainty.measured])
     return AcceptedError(
-        estimate=estimate,
+        estimate=_weight(wrong) / _weight(audits),
         low=low,
         high=high,
         audited=len(audits),
-        wrong=wrong,
+        wrong=len(wrong),
         undecided=sum(item.name in undecided for item in audits),
-        exact=len(rates) == 1,
-        acceptance=sum(1 / item.chance for item in pool.items if item.audited)
-        / (sum(1 / item.chance for item in pool.items if item.audited) + n_held_back),
+        exact=len({item.chance for item in audits}) == 1,
+        acceptance=accepted / (accepted + held_back),
     )
+
+
+def _weight(items: Sequence[ReviewedItem]) -> float:
+    """The number of questions that some items stand for."""
+    return sum(1 / item.chance for item in items)
 
 
 def given_items(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[int, int, float] | None:
@@ -86,15 +88,16 @@ def given_items(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[int, in
     Returns:
         Wrong items, all items, and the share of wrong ones, each weighted by 1 / audit rate.
     """
-    wrong = kept = 0
-    weighted_wrong = weighted_kept = 0.0
+    given = []  # whether each item is right, and the chance of its audit
     for item in settled([item for item in pool.items if item.audited and item.verdict.by_items], missing):
         labels = item.items or (None,) * len(item.verdict.items)
-        given = [label is True for item, label in zip(item.verdict.items, labels, strict=True) if item.kept]
-        wrong, kept = wrong + given.count(False), kept + len(given)
-        weighted_wrong += given.count(False) / item.chance
-        weighted_kept += len(given) / item.chance
-    return (wrong, kept, weighted_wrong / weighted_kept) if kept else None
+        pairs = zip(item.verdict.items, labels, strict=True)
+        given += [(label is True, item.chance) for judged, label in pairs if judged.kept]
+    if not given:
+        return None
+    wrong = [chance for is_right, chance in given if not is_right]
+    share = sum(1 / chance for chance in wrong) / sum(1 / chance for _, chance in given)
+    return len(wrong), len(given), share
 
 
 def feed(pool: ReviewPool, monitor: RiskMonitor, *, missing: Missing = "wait", progress: Progress = silent) -> int:
@@ -140,14 +143,13 @@ def refuse_open_as_wrong(missing: Missing) -> None:
         )
 
 
-def _interval(audits: Sequence[ReviewedItem], rates: Set[float]) -> tuple[float, float]:
-    if len(rates) == 1:
-        return interval(sum(not item.correct for item in audits), len(audits))
-    counts: defaultdict[float, list[int]] = defaultdict(lambda: [0, 0])
+def _interval(audits: Sequence[ReviewedItem]) -> tuple[float, float]:
+    results_of: defaultdict[float, list[bool]] = defaultdict(list)
     for item in audits:
-        counts[item.chance][0] += 1
-        counts[item.chance][1] += not item.correct
-    tallies = tuple((rate, audited, wrong) for rate, (audited, wrong) in sorted(counts.items()))
-    measured = interval_of(tallies, min(rates))
+        results_of[item.chance].append(bool(item.correct))
+    tallies = tuple((rate, len(right), right.count(False)) for rate, right in sorted(results_of.items()))
+    if len(tallies) == 1:
+        return interval(tallies[0][2], tallies[0][1])
+    measured = interval_of(tallies, tallies[0][0])
     assert measured is not None
     return measured[1], measured[2]

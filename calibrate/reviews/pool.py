@@ -253,11 +253,11 @@ def all_items(store: ReviewStore) -> Iterator[Item]:
 def _only_held_back(item: Item) -> bool:
     """Whether people decided the items that were held back of an answer with other items. Its audit stands for it."""
     verdict = item.content.parsed_verdict()
-    return item.content.kind != "audit" and verdict is not None and verdict.by_items and _keeps_some(verdict)
+    return item.content.kind != "audit" and verdict is not None and _keeps_some(verdict)
 
 
 def _keeps_some(verdict: Verdict) -> bool:
-    return any(item.kept for item in verdict.items)
+    return verdict.by_items and any(item.kept for item in verdict.items)
 
 
 def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
@@ -265,15 +265,17 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
 
     verdict = _as_shown(item)
     rate = item.content.metadata.get(AUDIT_RATE)
-    chosen = verdict.accepted or (verdict.by_items and _keeps_some(verdict))
+    chosen = verdict.accepted or _keeps_some(verdict)
     if chosen and not (isinstance(rate, int | float) and 0 < rate <= 1):
         raise UsageError(
             f"item {item.id} is an accepted answer without its audit rate (metadata {AUDIT_RATE!r} is {rate!r}), so "
             "the number of answers it stands for is unknown. Fill the queue with guardrail.review.audit_sample."
         )
     action = None if item.decision is None else in_place(item.decision.action)
-    group = item.content.metadata.get("group")
-    correct, items = _label(action, respond), tuple[bool | None, ...]()
+    group, *threads = (item.content.metadata.get(name) for name in ("group", "thread_id", "conversation"))
+    correct, items = None, tuple[bool | None, ...]()
+    if action is not None and (action != "respond" or respond == "wrong"):
+        correct = action == "approve"
     if correct is not None and verdict.by_items:
         items = _item_labels(item, verdict)
         correct = _answer_right(verdict, items)
@@ -288,7 +290,7 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
         items=items,
         open=item.state in ("pending", "claimed"),
         action=action,
-        context=_context(item),
+        context=canonical_json([item.content.messages, *threads], default=str),
         messages=item.content.messages if len(item.content.messages) > 1 else None,
         arrived=item.created,
     )
@@ -311,19 +313,6 @@ def _as_shown(item: Item) -> Verdict:
     return verdict.model_copy(update={"candidate": candidate})
 
 
-def _context(item: Item) -> str:
-    """The conversation: long ones are cut, so that the digest tells them apart."""
-    content = item.content
-    own = [content.metadata.get(name) for name in ("thread_id", "conversation")]
-    return canonical_json([content.messages, *own], default=str)
-
-
-def _label(action: str | None, respond: Respond) -> bool | None:
-    if action is None or (action == "respond" and respond == "leave-out"):
-        return None
-    return action == "approve"
-
-
 def _item_labels(item: Item, verdict: Verdict) -> tuple[bool | None, ...]:
     """The labels of a decided item. A decision about the whole says something about each item only if it approves."""
     assert item.decision is not None, "it has an action"
@@ -338,15 +327,10 @@ def _answer_right(verdict: Verdict, labels: Sequence[bool | None]) -> bool:
     return all(label is True for item, label in pairs if item.kept or not verdict.accepted)
 
 
-def _merged(labels: set[tuple[bool | None, ...]]) -> tuple[bool | None, ...]:
-    """One label each: wrong where any label is, right where another is, else undecided."""
-    return tuple(False if False in some else True if True in some else None for some in zip(*labels, strict=True))
-
-
 def _one_label_each(items: Sequence[ReviewedItem]) -> tuple[tuple[ReviewedItem, ...], int]:
     """One label for the same answer to the same question in the same conversation, also for items without a decision.
 
-    An answer that was called right and wrong is wrong: on the safe side.
+    An answer that was called right and wrong is wrong: on the safe side. Returns also the number of such items.
     """
     places = [_content(item) for item in items]
     labels_of: defaultdict[str, set[tuple[bool | None, ...]]] = defaultdict(set)
@@ -355,13 +339,16 @@ def _one_label_each(items: Sequence[ReviewedItem]) -> tuple[tuple[ReviewedItem, 
             labels_of[place].add(item.labels)
     both_ways, labelled = 0, []
     for place, item in zip(places, items, strict=True):
-        calls = labels_of.get(place, set())
-        both_ways += any({True, False} <= set(some) for some in zip(*calls, strict=True))
-        labelled.append(item.relabelled(_merged(calls)) if calls else item)
+        # Of each item of the answer, the labels that people gave it.
+        given = [set(some) for some in zip(*labels_of.get(place, ()), strict=True)]
+        both_ways += any({True, False} <= some for some in given)
+        merged = tuple(False if False in some else True if True in some else None for some in given)
+        labelled.append(item.relabelled(merged) if given else item)
     return tuple(labelled), both_ways
 
 
 def _content(item: ReviewedItem) -> str:
+    """The question, its conversation and the answer, as a key."""
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()

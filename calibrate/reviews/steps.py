@@ -113,12 +113,10 @@ def reviews_of_store(
     for name, items in items_of.items():
         record = records[name]
         primary = record.drawn.primary if record.drawn is not None else None
-        decided = [_decided(item) for item in items]
-        reviewed = _reviewed_answer if items[0].content.kind == ANSWER else _reviewed
         steps.append(
-            reviewed(
+            _reviewed(
                 () if primary is None else primary.tool_calls,
-                decided,
+                [_decided(item) for item in items],
                 respond,
                 id=name,
                 name=" and ".join(map(_named, items)),
@@ -220,11 +218,13 @@ def labelled_answers(
     Raises:
         UsageError: None of the steps has a record.
     """
-    labels: dict[str, dict[str, Any]] = {
-        item.id: {"correct": item.correct, "group": item.group} for item in settled(items, missing)
+    undecided = undecided_ids(items)
+    labels = {
+        item.id: {"correct": item.correct, "group": item.group}
+        if item.id not in undecided
+        else {"correct": None, "group": item.group, "label_detail": NOBODY}
+        for item in settled(items, missing)
     }
-    for name in labels.keys() & undecided_ids(items):
-        labels[name] |= {"correct": None, "label_detail": NOBODY}
     spec = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews", "missing": missing})
     header = file.header.model_copy(update={"correctness": spec})
     return _scored(file, header, _with_labels(file, labels), estimator)
@@ -263,17 +263,19 @@ def _called(record: Record) -> set[str]:
 def _reviewed(
     proposed: Sequence[ToolCall], decided: Sequence[_Decided], respond: Respond, *, open: bool, **known: Any
 ) -> ReviewedStep:
-    """Combine the decisions about a message."""
+    """Combine the decisions about a message; a decision about none of its calls is about an answer."""
     actions = [decision.action for decision in decided]
+    gated = frozenset(call.name for decision in decided for call in decision.ours) or frozenset({ANSWER})
+    action = "approve"
+    for kind in ("edit", "respond", None, "reject"):  # the last of these that was taken
+        action = kind if kind in actions else action
     correct: bool | None = None
-    action, reference = None, None
-    if "reject" in actions:
-        action, correct = "reject", False
-    elif None not in actions:
-        action = next((name for name in ("respond", "edit") if name in actions), "approve")
-    if action == "respond" and respond == "wrong":
+    reference: str | None = None
+    if action == "reject" or (action == "respond" and respond == "wrong"):
         correct = False
-    if action in ("approve", "edit"):
+    elif action in ("approve", "edit") and gated == {ANSWER}:
+        correct = action == "approve"
+    elif action in ("approve", "edit"):
         calls = _edited(proposed, decided)
         if calls is None:
             action = None
@@ -282,28 +284,11 @@ def _reviewed(
             correct = reference == canonical_calls(proposed)
     return ReviewedStep(
         proposed=tuple(proposed),
-        gated=frozenset(call.name for decision in decided for call in decision.ours),
+        gated=gated,
         reference=reference,
         correct=correct,
         action=action,
         open=open and correct is None and action is None,
-        **known,
-    )
-
-
-def _reviewed_answer(
-    proposed: Sequence[ToolCall], decided: Sequence[_Decided], respond: Respond, *, open: bool, **known: Any
-) -> ReviewedStep:
-    """The decision about an answer: approved is right, edited and rejected are wrong."""
-    action = decided[0].action
-    correct = None if action is None or (action == "respond" and respond == "leave-out") else action == "approve"
-    return ReviewedStep(
-        proposed=tuple(proposed),
-        gated=frozenset({ANSWER}),
-        reference=None,
-        correct=correct,
-        action=action,
-        open=open and action is None,
         **known,
     )
 
@@ -331,16 +316,15 @@ def _named(item: Item) -> str:
 
 def _decided(item: Item) -> _Decided:
     assert item.content.candidate is not None, "others are left out"
-    ours = tuple(
-        call for place, call in enumerate(item.content.candidate.tool_calls) if place not in item.content.fixed
-    )
-    if item.decision is None:
+
+    def gated(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+        return tuple(call for place, call in enumerate(calls) if place not in item.content.fixed)
+
+    ours, decision = gated(item.content.candidate.tool_calls), item.decision
+    if decision is None:
         return _Decided(None, ours)
-    candidate = item.decision.candidate
-    if item.decision.action != "edit" or candidate is None:
-        return _Decided(in_place(item.decision.action), ours)
-    theirs = tuple(call for place, call in enumerate(candidate.tool_calls) if place not in item.content.fixed)
-    return _Decided("edit", ours, theirs)
+    edited = () if decision.candidate is None else gated(decision.candidate.tool_calls)
+    return _Decided(in_place(decision.action), ours, edited)
 
 
 def _step_of(checkpoint: Any, thread: str, respond: Respond, *, open_: bool) -> ReviewedStep | None:

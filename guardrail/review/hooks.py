@@ -104,7 +104,19 @@ def content_of(
 
 @dataclass(frozen=True, kw_only=True)
 class _Hook:
-    """What both hooks of an abstention have in common."""
+    """An ``on_abstain`` handler that queues what is held back.
+
+    Attributes:
+        store: The queue.
+        candidates: Calibrated list of candidates to show; see `CandidateRule`.
+        metadata: Stored with the item and sent with a callback, e.g. a tenant, or whom to notify. Plain JSON, or a
+            function of the verdict and the messages that returns it.
+        key: Names the item in at most 512 characters, so that a retry of the same call finds the same item, extends its
+            deadline, and opens it again if it expired. By default, and if it returns None, every call makes a new item.
+
+    Raises:
+        UsageError: The metadata is not JSON. What a function returns is checked when a call abstains.
+    """
 
     store: ReviewStore = field(kw_only=False)
     candidates: CandidateRule | None = None
@@ -130,18 +142,20 @@ class _Hook:
     def _queued(self, abstention: Abstention, *, allowed: Sequence[Action] = ACTIONS, **settings: Any) -> Item | None:
         """The item; None if it cannot be stored, or not at the moment. The call is then an ordinary abstention."""
 
-        def result_of(function: Callable[[Verdict, Sequence[BaseMessage]], Any]) -> Any:
-            given = abstention.copied  # the reviewer decides about what was judged, and that is given out
-            return function(given.verdict, given.messages)
+        def result_of(given: Any) -> Any:
+            if not callable(given):
+                return given
+            copied = abstention.copied  # the reviewer decides about what was judged, and that is given out
+            return given(copied.verdict, copied.messages)
 
-        key = None if self.key is None else result_of(self.key)
+        key = result_of(self.key)
         try:
             content = content_of(
                 abstention.verdict,
                 abstention.messages,
                 allowed=allowed,
                 candidates=self.candidates,
-                metadata=_json(result_of(self.metadata) if callable(self.metadata) else self.metadata),
+                metadata=_json(result_of(self.metadata)),
                 schemas=schemas_of(abstention.bound),
             )
             return self.store.enqueue(content, key=key, reopen=key is not None, **settings)
@@ -164,19 +178,10 @@ class AskReviewer(_Hook):
 
     Without a key nobody else can wait for an item, so it is closed when its call ends, for any reason. With a key it
     stays open until its deadline, ``wait`` seconds after the last call that asked for it, even if callers are cancelled
-    or give up earlier. A call after the deadline opens it again; a call after the decision gets the decision.
+    or give up earlier. A call after the decision gets the decision.
 
     Attributes:
-        store: The queue.
         wait: Seconds to wait, at most ten years. After that the item is closed, because nobody waits for a decision.
-        candidates: Calibrated list of candidates to show; see `CandidateRule`.
-        metadata: Stored with the item; plain JSON, or a function of the verdict and the messages that returns it.
-        key: Names the item in at most 512 characters, so that a retry of the same call waits for the same item. By
-            default, and if it returns None, every call makes a new item.
-
-    Raises:
-        UsageError: ``wait`` is not positive or above ten years, or the metadata is not JSON. What a function
-            returns is checked when a call abstains.
     """
 
     wait: float
@@ -247,20 +252,9 @@ class Ticket(_Hook):
     `AbstainedError` is raised, with the ticket and the reply.
 
     Attributes:
-        store: The queue.
         reply: Reply to the user; "{ticket}" is replaced.
         callback: URL that receives the decision, or the news that nobody decided in time; see `Deliverer`.
         expires_in: Seconds until the deadline of the decision, at most ten years; None for no deadline.
-        candidates: Calibrated list of candidates to show.
-        metadata: Stored with the item and sent with the callback, e.g. whom to notify. Plain JSON, or a function of
-            the verdict and the messages that returns it.
-        key: Names the item in at most 512 characters, so that a retry of the same call gives the same ticket. The retry
-            extends the deadline to ``expires_in`` seconds from now and opens an expired item again. By default, and if
-            it returns None, every call makes a new item.
-
-    Raises:
-        UsageError: ``expires_in`` is not positive or above ten years, or the metadata is not JSON. What a
-            function returns is checked when a call abstains.
     """
 
     reply: str = TICKET
@@ -320,11 +314,6 @@ def _json(metadata: dict[str, Any] | None) -> dict[str, Any]:
 
 AUDIT_RATE = "audit_rate"
 """Name in an item's metadata: the probability with which it was chosen."""
-_ALLOWED: tuple[Action, ...] = (
-    "approve",
-    "edit",
-    "reject",
-)  # "respond" would not say whether the accepted answer is right
 
 
 @dataclass(frozen=True)
@@ -379,14 +368,17 @@ class AuditSample:
         """
         if not verdict.accepted and (verdict.passes or not any(item.kept for item in verdict.items)):
             return
-        if self.key is None:
-            name = f"audit:{_request(verdict, messages)}"
-        else:  # copies: the auditor decides about what was given out
-            name = f"audit:{self.key(verdict.model_copy(deep=True), copies_of(messages))}"
+        if self.key is not None:  # copies: the auditor decides about what was given out
+            request = self.key(verdict.model_copy(deep=True), copies_of(messages))
+        else:
+            last = messages[-1].id if messages else None
+            request = f"{verdict.artifact}:{last}" if last else uuid4().hex
+        name = f"audit:{request}"
         check_text("key", name, LONGEST_KEY)
         if chosen(name, self.rate):
             metadata = {**self.metadata, AUDIT_RATE: float(self.rate)}
-            content = content_of(verdict, messages, kind="audit", allowed=_ALLOWED, metadata=metadata)
+            allowed: tuple[Action, ...] = ("approve", "edit", "reject")  # "respond" would not say whether it is right
+            content = content_of(verdict, messages, kind="audit", allowed=allowed, metadata=metadata)
             try:
                 self.store.enqueue(content, key=name)
             except StoreUnavailableError as error:
@@ -394,11 +386,6 @@ class AuditSample:
                     raise
                 self._unwritten.append(name)
                 _guard_log.error("guardrail: an answer passes without its audit: %s", error)
-
-
-def _request(verdict: Verdict, messages: Sequence[BaseMessage]) -> str:
-    name = messages[-1].id if messages else None
-    return f"{verdict.artifact}:{name}" if name else uuid4().hex
 
 
 ask_reviewer, ticket, audit_sample = AskReviewer, Ticket, AuditSample

@@ -137,34 +137,29 @@ class Api:
         if len(name) > LONGEST_NAME or not name.isprintable():
             text = f"reviewer: a printable name; with the system's it has at most {LONGEST_NAME} characters"
             raise PageError(422, "This decision cannot be read", text)
-        signed = decision.model_copy(update={"reviewer": name})
-        if item.decision is not None:
-            return self._standing(item, signed)
-        if match != "*" and f'"{_version(item)}"' not in [tag.strip() for tag in match.split(",")]:
-            raise PageError(412, "Another version", "The item has changed since this version was read. Read it again.")
-        lease = self._store.claim(name, seconds=RUNNING, item=item.id)
-        if lease is None:
-            return self._unclaimed(item.id, signed)
-        try:
-            return 200, self._shown(self._store.decide(lease, decision))
-        except AlreadyDecidedError:  # by another request of this reviewer, in between
-            return self._unclaimed(item.id, signed)
-        except (ReviewError, UsageError):
-            with suppress(ReviewError):
-                self._store.release(lease)
-            raise
-
-    def _unclaimed(self, ticket: str, decision: Decision) -> Reply:
-        item = self._store.item(ticket)
-        if item.decision is not None:
-            return self._standing(item, decision)
-        if item.state == "claimed":
-            raise PageError(409, "Held by a reviewer", f"{item.holder} is reviewing this item. Try again later.")
-        raise ItemExpiredError(f"the deadline of item {ticket} has passed, so nobody waits for a decision any more.")
+        if item.decision is None:
+            if match != "*" and f'"{_version(item)}"' not in [tag.strip() for tag in match.split(",")]:
+                text = "The item has changed since this version was read. Read it again."
+                raise PageError(412, "Another version", text)
+            lease = self._store.claim(name, seconds=RUNNING, item=item.id)
+            if lease is not None:
+                try:
+                    return 200, self._shown(self._store.decide(lease, decision))
+                except AlreadyDecidedError:  # by another request of this reviewer, in between
+                    pass
+                except (ReviewError, UsageError):
+                    with suppress(ReviewError):
+                        self._store.release(lease)
+                    raise
+            item = self._store.item(item.id)
+        return self._standing(item, decision.model_copy(update={"reviewer": name}))
 
     def _standing(self, item: Item, decision: Decision) -> Reply:
-        """The reply about a decided item: 200 if its decision is the same, else 409 with the recorded decision."""
-        assert item.decision is not None
+        """The reply about an item that cannot be decided; 200 if its decision is the same, else 409 with it."""
+        if item.state == "claimed":
+            raise PageError(409, "Held by a reviewer", f"{item.holder} is reviewing this item. Try again later.")
+        if item.decision is None:
+            raise ItemExpiredError(f"the deadline of item {item.id} has passed, so nobody waits for a decision.")
         if item.decision.same_as(decision):
             return 200, self._shown(item)
         text = f"Item {item.id} was already decided by {item.holder}; that decision stands."
