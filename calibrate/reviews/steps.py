@@ -266,7 +266,7 @@ def _reviewed(
     """Combine the decisions about a message; a decision about none of its calls is about an answer."""
     actions = [decision.action for decision in decided]
     gated = frozenset(call.name for decision in decided for call in decision.ours) or frozenset({ANSWER})
-    action = "approve"
+    action: str | None = "approve"
     for kind in ("edit", "respond", None, "reject"):  # the last of these that was taken
         action = kind if kind in actions else action
     correct: bool | None = None

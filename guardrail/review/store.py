@@ -528,8 +528,8 @@ class ReviewStore:
         with self.database.read() as transaction:
 
             def numbers(column: Any, *only: Any) -> dict[str, int]:
-                counted = select(column, func.count()).where(*only).group_by(column)
-                return {row[0]: row[1] for row in transaction.execute(counted)}
+                counts: Any = transaction.execute(select(column, func.count()).where(*only).group_by(column))
+                return {value: n for value, n in counts}
 
             states = numbers(items.c.state)
             posts = numbers(outbox.c.state, outbox.c.state.in_(("waiting", "dead")))

@@ -106,19 +106,17 @@ class ArgumentRow:
             return text
         if self.widget == "lines":
             return [line.strip() for line in text.splitlines() if line.strip()]
-        must, value = 'JSON, such as 5, true or "a text"', None
         try:
             value = json.loads(text)
-            good = True
         except (ValueError, RecursionError):
-            good = False
-        if self.widget == "number":
-            must = "a number, such as 40 or 12.5"
-            good = good and isinstance(value, int | float) and not isinstance(value, bool)
-        if self.widget == "choice":
-            must = "one of its choices"
-            good = text in dict(self.options)
+            value, good = None, False
+        else:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            good = {"number": is_number, "choice": text in dict(self.options)}.get(self.widget, True)
         if not good:
+            must = {"number": "a number, such as 40 or 12.5", "choice": "one of its choices"}.get(
+                self.widget, 'JSON, such as 5, true or "a text"'
+            )
             raise UsageError(f"{self.label} must be {must}, got {text[:60]!r}. Correct it; nothing was changed.")
         return value
 
@@ -258,46 +256,29 @@ def _lines(text: str) -> int:
 
 def rows_of(content: Content) -> list[FieldRow]:
     """The items of an item's candidate, in order; nothing that hints at their scores if the decision is a label."""
-    samples = [] if content.blind or content.verdict is None else list(content.verdict.get("samples", ()))
+    samples = () if content.blind or content.verdict is None else content.verdict.get("samples", ())
     documents = [_document(text) for text in samples]
-    answer = _judged(content)
-    return [_row(i, item, _place(answer, item.path), documents) for i, item in enumerate(content.items)]
-
-
-def _row(number: int, item: ItemVerdict, place: str, documents: list[Any]) -> FieldRow:
-    text = "(the answer leaves this field out)" if item.absent else _shown(item.text)
-    seen = Counter(_value_at(document, item.path) for document in documents)
-    seen.pop(_MISSING if item.absent else _canonical(item.text), None)
-    others = tuple((_shown(value), n) for value, n in seen.most_common(ALTERNATIVES))
-    before = "" if item.absent else _shown(item.text)
-    return FieldRow(number, place or "the value", text, before, item, others, len(documents))
-
-
-def _place(answer: Any, path: str) -> str:
-    """A path in words; entries of a list count from 1."""
-    words = []
-    for step in path.split("/")[1:]:
-        name = unescaped(step)
-        inside = _entry(answer, name)
-        words.append(f"{int(name) + 1}" if isinstance(answer, list) and inside is not _MISSING else name)
-        answer = inside
-    return " › ".join(words)
-
-
-def _entry(document: Any, name: str) -> Any:
-    """The value under a name, or at a place of a list; `_MISSING` without one."""
-    if isinstance(document, dict):
-        return document.get(name, _MISSING)
-    if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
-        return document[int(name)]
-    return _MISSING
-
-
-def _judged(content: Content) -> Any:
-    """The candidate of an item whose fields are decided."""
-    if content.candidate is not None and content.candidate.tool_calls:
-        return content.candidate.tool_calls[0].arguments
-    return _document("" if content.candidate is None else content.candidate.text)
+    candidate, judged = content.candidate, None
+    if candidate is not None:
+        judged = candidate.tool_calls[0].arguments if candidate.tool_calls else _document(candidate.text)
+    rows = []
+    for number, item in enumerate(content.items):
+        place, _ = _followed(judged, item.path)
+        seen = Counter(_value_at(document, item.path) for document in documents)
+        seen.pop(_MISSING if item.absent else _as_json(json.loads(item.text)), None)
+        before = "" if item.absent else _shown(item.text)
+        rows.append(
+            FieldRow(
+                number=number,
+                label=place or "the value",
+                text="(the answer leaves this field out)" if item.absent else before,
+                before=before,
+                item=item,
+                others=tuple((_shown(value), n) for value, n in seen.most_common(ALTERNATIVES)),
+                samples=len(documents),
+            )
+        )
+    return rows
 
 
 _MISSING, _UNREADABLE = "(left out)", "(unreadable)"
@@ -313,17 +294,28 @@ def _document(text: str) -> Any:
     return value
 
 
+def _followed(document: Any, path: str) -> tuple[str, Any]:
+    """A path in words, entries of a list counted from 1, and the value there; `_MISSING` if there is none."""
+    words = []
+    for name in map(unescaped, path.split("/")[1:]):
+        if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+            document, name = document[int(name)], f"{int(name) + 1}"
+        else:
+            document = document.get(name, _MISSING) if isinstance(document, dict) else _MISSING
+        words.append(name)
+    return " › ".join(words), document
+
+
 def _value_at(document: Any, path: str) -> str:
     """The value at a path as text. Lists are compared item by item, so their items have no value of their own here."""
     if document == _UNREADABLE:
         return _UNREADABLE
-    for step in path.split("/")[1:]:
-        document = _entry(document, unescaped(step))
-    return _MISSING if document is _MISSING else json.dumps(document, ensure_ascii=False, sort_keys=True)
+    _, value = _followed(document, path)
+    return _MISSING if value is _MISSING else _as_json(value)
 
 
-def _canonical(text: str) -> str:
-    return json.dumps(json.loads(text), ensure_ascii=False, sort_keys=True)
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def _shown(text: str) -> str:
@@ -355,13 +347,10 @@ def decision_by_items(content: Content, field: Callable[[str], str], note: str) 
 
 def _written(item: ItemVerdict, text: str) -> str:
     """Text of a reviewer, as an item has it: a field whose value is a text takes any words."""
-    if not text:
-        return text
-    if item.text.startswith('"'):
-        return json.dumps(text, ensure_ascii=False)
+    is_words = item.text.startswith('"')
     if item.absent:
         try:
             read_json(text)
         except ValueError:
-            return json.dumps(text, ensure_ascii=False)
-    return text
+            is_words = True
+    return json.dumps(text, ensure_ascii=False) if text and is_words else text
