@@ -20,7 +20,6 @@ from guardrail.describe import Nouns, nouns_of
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, Drift
-from guardrail.monitor.drift import Reference
 
 from ..data.formats import is_table
 from ..data.records import RecordFile, RecordReader, read_records
@@ -232,8 +231,8 @@ def _compared(artifact: CalibrationArtifact, records: RecordTable, key: str) -> 
     if artifact.estimator.scale is None:
         numbers = records.compared(key)
         return [float(number) for number in numbers[~np.isnan(numbers)]]
-    reference, stored = Reference(artifact), (record.scores.get(key) for record in records)
-    found = (reference.compared(score) for score in stored if score is not None)
+    test, stored = Drift(artifact), (record.scores.get(key) for record in records)
+    found = (test.compared(score) for score in stored if score is not None)
     return [number for number in found if number is not None]
 
 

@@ -22,7 +22,7 @@ from ..types import Frozen, Uncertainty
 from ..verdict import Verdict
 from .state import STAKES, Bet, BettingState, check_unit
 
-__all__ = ["CELLS", "SLOPES", "Drift", "DriftState", "Grid", "Reference", "uniforms"]
+__all__ = ["CELLS", "SLOPES", "Drift", "DriftState", "Grid", "gains_of", "uniforms"]
 
 log = logging.getLogger("guardrail")
 
@@ -127,20 +127,59 @@ def uniforms(seed: int, name: str) -> tuple[float, float]:
     return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53, (int.from_bytes(digest[8:], "big") >> 11) * 2.0**-53
 
 
-class Reference:
-    """Decides which verdicts a test of drift takes in: those of its artifact, and of artifacts with the same scores.
+class Drift:
+    """Tests "run-time uncertainty scores are exchangeable with the calibration scores" without any label.
+
+    Every new score is ranked among the calibration scores and all scores before it, as far as a `Grid` of the
+    calibration scores resolves. While calibration and stream are exchangeable the p-values are independent and uniform
+    *exactly*. Small p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2).
+    Only the counts are kept, so that the state stays small and an update costs the same after any number of them.
+
+    For two stages the scores are those of the first call, which every verdict has, and the reference is the scale: new
+    questions are exchangeable with it as long as nothing changes. For a gate of items a score is the mean uncertainty
+    of an answer's items.
+
+    An alarm says that the questions or the model changed, not that the error rate did: the guarantee of the artifact no
+    longer applies, whichever way the scores moved.
 
     Args:
-        artifact: Its calibration scores are the reference.
+        artifact: Its stored calibration scores are the reference.
+        delta: Probability of ever raising a false alarm, in (0, 1).
+        seed: Seed of the randomiser theta and of the tie-breakers.
     """
 
-    def __init__(self, artifact: CalibrationArtifact) -> None:
-        self._artifact = artifact
-        self._scale = artifact.estimator.scale
+    def __init__(self, artifact: CalibrationArtifact, *, delta: float = 0.05, seed: int = 0) -> None:
+        check_unit("delta", delta)
+        self._artifact, self._scale = artifact, artifact.estimator.scale
         # A scope is a cut of the whole score, and the scale was not cut.
         self._scope = artifact.outcome.scope if self._scale is None else EVERY_QUESTION
-        self._admitted = {artifact.digest}
-        self._ignored: set[str] = set()
+        self._admitted, self._ignored = {artifact.digest}, set[str]()
+        self.grid = Grid.of(artifact.calibration.of_answers if self._scale is None else self._scale, seed)
+        calls = nouns_of(artifact) is CALLS
+        self.start = DriftState(artifact=artifact.digest, delta=delta, seed=seed, calls=calls)
+        """The state before the first score."""
+
+    def take(self, state: DriftState, *scores: float) -> tuple[DriftState, list[Bet]]:
+        """The state after the scores of some questions, accepted or not, and their bets.
+
+        If the artifact has a scope, scores above its cut are left out: no calibration score lies
+        there. So a change that only moves questions past the cut shows as fewer answers, not as an alarm.
+
+        Raises:
+            UsageError: A score is not finite. Leave out questions that could not be measured, and count them.
+        """
+        bets = list[Bet]()
+        for score in map(float, scores):
+            if not math.isfinite(score):
+                raise UsageError(f"uncertainty must be finite, got {score}. Leave out what could not be measured.")
+            if not self._scope.covers(score):
+                continue
+            # Named by the number of the update, so that a saved and loaded monitor draws the same numbers.
+            tie, theta = uniforms(state.seed, str(state.n))
+            p, counts = self.grid.take(state.counts, score, tie, theta)
+            state = state.bet(gains_of(p), counts=counts, recent=state.recent + _RECENT * (p - state.recent))
+            bets.append(Bet(score, p, state.log_wealth))
+        return state, bets
 
     def admit(self, artifact: CalibrationArtifact) -> None:
         """Also take in the verdicts of another artifact: another alpha changes no score.
@@ -161,24 +200,21 @@ class Reference:
     def score(self, verdict: Verdict) -> float | None:
         """The score of a verdict; None if it has none or another artifact judged it (logged once for each artifact)."""
         if verdict.artifact not in self._admitted:
-            self._leave_out(verdict.artifact)
+            if verdict.artifact not in self._ignored:
+                self._ignored.add(verdict.artifact)
+                log.warning(
+                    "guardrail: a drift monitor of artifact %s leaves out the verdicts of artifact %s. To watch "
+                    "that artifact, give it a separate monitor.",
+                    self._artifact.digest,
+                    verdict.artifact,
+                )
             return None
-        if self._scale is not None:
-            return self.compared(verdict.uncertainty)
-        if verdict.by_items:
+        if self._scale is None and verdict.by_items:
             return mean_uncertainty([item.uncertainty for item in verdict.items])
-        return verdict.uncertainty.value
-
-    @property
-    def scores(self) -> Sequence[float]:
-        """The scores that new ones are compared with: those of the calibration, or of two stages the scale.
-
-        For an artifact of items a score is the mean uncertainty of an answer's items.
-        """
-        return self._artifact.calibration.of_answers if self._scale is None else self._scale
+        return self.compared(verdict.uncertainty)
 
     def compared(self, uncertainty: Uncertainty) -> float | None:
-        """The number of a measurement that is compared with `scores`; None if it was not measured.
+        """The number of a measurement that is compared with the reference; None if it was not measured.
 
         Raises:
             UsageError: A score in two stages that was stored without the score of its first call.
@@ -191,74 +227,6 @@ class Reference:
                 "it. Score the records again: calibrate score."
             )
         return uncertainty.first
-
-    def in_scope(self, uncertainty: float) -> bool:
-        """Whether a score is compared: not if it lies above the cut of the artifact's scope.
-
-        Raises:
-            UsageError: It is not finite.
-        """
-        if not math.isfinite(float(uncertainty)):
-            raise UsageError(f"uncertainty must be finite, got {uncertainty}. Leave out what could not be measured.")
-        return bool(self._scope.covers(float(uncertainty)))
-
-    def _leave_out(self, artifact: str) -> None:
-        if artifact in self._ignored:
-            return
-        self._ignored.add(artifact)
-        log.warning(
-            "guardrail: a drift monitor of artifact %s leaves out the verdicts of artifact %s. To watch "
-            "that artifact, give it a separate monitor.",
-            self._artifact.digest,
-            artifact,
-        )
-
-
-class Drift:
-    """Tests "run-time uncertainty scores are exchangeable with the calibration scores" without any label.
-
-    Every new score is ranked among the calibration scores and all scores before it, as far as a `Grid` of the
-    calibration scores resolves. While calibration and stream are exchangeable the p-values are independent and uniform
-    *exactly*. Small p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2).
-    Only the counts are kept, so that the state stays small and an update costs the same after any number of them.
-
-    For two stages the scores are those of the first call, which every verdict has, and the reference is the scale: new
-    questions are exchangeable with it as long as nothing changes.
-
-    An alarm says that the questions or the model changed, not that the error rate did: the guarantee of the artifact no
-    longer applies, whichever way the scores moved.
-
-    Args:
-        artifact: Its stored calibration scores are the reference.
-        delta: Probability of ever raising a false alarm, in (0, 1).
-        seed: Seed of the randomiser theta and of the tie-breakers.
-    """
-
-    def __init__(self, artifact: CalibrationArtifact, *, delta: float = 0.05, seed: int = 0) -> None:
-        check_unit("delta", delta)
-        self.reference = Reference(artifact)
-        self.grid = Grid.of(self.reference.scores, seed)
-        calls = nouns_of(artifact) is CALLS
-        self.start = DriftState(artifact=artifact.digest, delta=delta, seed=seed, calls=calls)
-        """The state before the first score."""
-
-    def take(self, state: DriftState, *scores: float) -> tuple[DriftState, list[Bet]]:
-        """The state after the scores of some questions, accepted or not, and their bets.
-
-        If the artifact has a scope, scores above its cut are left out: no calibration score lies
-        there. So a change that only moves questions past the cut shows as fewer answers, not as an alarm.
-
-        Raises:
-            UsageError: A score is not finite. Leave out questions that could not be measured, and count them.
-        """
-        bets = list[Bet]()
-        for score in filter(self.reference.in_scope, scores):
-            # Named by the number of the update, so that a saved and loaded monitor draws the same numbers.
-            tie, theta = uniforms(state.seed, str(state.n))
-            p, counts = self.grid.take(state.counts, float(score), tie, theta)
-            state = state.bet(gains_of(p), counts=counts, recent=state.recent + _RECENT * (p - state.recent))
-            bets.append(Bet(float(score), p, state.log_wealth))
-        return state, bets
 
 
 def _scoring(artifact: CalibrationArtifact) -> dict[str, object]:

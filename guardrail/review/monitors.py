@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
 from sqlalchemy import insert, select, update
@@ -45,8 +45,6 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 5.0
 """Limits of the time a thread waits for another thread that reads the database."""
 _log = logging.getLogger("guardrail")
 State = TypeVar("State", bound=BettingState)
-Taking: TypeAlias = Callable[[State], tuple[State, list[Bet]]]
-"""The state after some bets, from the state before them, and these bets."""
 _KINDS: dict[str, type[BettingState]] = {kind.kind: kind for kind in (RiskState, DriftState, CanaryState)}
 
 
@@ -109,33 +107,45 @@ class _Monitor(Generic[State]):
     @property
     def state(self) -> State:
         """The current state, with the updates of all processes."""
-        return self._state_of(self._row())
+        return cast(State, _state_of(self._row()))
 
     @property
     def alarm(self) -> Alarm | None:
         """The alarm, if there is one and nobody has acknowledged it."""
         row = self._row()
-        return self._state_of(row).alarm if row.acknowledged is None else None
+        return _state_of(row).alarm if row.acknowledged is None else None
 
-    def _update(self, take: Taking[State], key: str | None = None, within: float | None = None) -> State:
-        """Bet with the state of all processes, and write it; with a key that the history has, change nothing."""
+    def _row(self) -> Any:
+        with self._database.read() as transaction:
+            return _fetch(transaction, self._name)
+
+    def _update(
+        self, take: Callable[[State], tuple[State, list[Bet]]], key: str | None = None, within: float | None = None
+    ) -> State:
+        """Bet with the state of all processes, and write it; with a key that the history has, change nothing.
+
+        Args:
+            take: The state after some bets, from the state before them, and these bets.
+            key: Names the update; None for an update that cannot come twice.
+            within: Seconds it may take; default: the store's deadline.
+        """
         if key is not None:
             check_text("key", key, LONGEST_KEY)
         with self._database.write(within) as transaction:
             row = _fetch(transaction, self._name, lock=True)
-            before = self._state_of(row)
+            before = cast(State, _state_of(row))
             known = select(steps.c.n).where(steps.c.name == self._name, steps.c.key == key)
             if key is not None and transaction.execute(known).first() is not None:
                 return before
-            (after, bets), now = take(before), transaction.now
+            after, bets = take(before)
             changed: dict[str, Any] = {"n": after.n, "state": after.model_dump_json()}
             if before.alarm is None and after.alarm is not None:
-                changed["alarmed"] = now
+                changed["alarmed"] = transaction.now
                 transaction.log(SYSTEM, "alarm", {"name": self._name, **after.alarm.numbers})
             transaction.execute(update(monitors).where(monitors.c.name == self._name).values(**changed))
-            common = {"name": self._name, "at": now, "key": key}
-            if bets:
-                lines = [{**common, "n": n, **bet._asdict()} for n, bet in enumerate(bets, start=before.n + 1)]
+            common = {"name": self._name, "at": transaction.now, "key": key}
+            lines = [{**common, "n": n, **bet._asdict()} for n, bet in enumerate(bets, start=before.n + 1)]
+            if lines:
                 transaction.execute(insert(steps), lines)
         if row.acknowledged is not None and not self._warned:
             self._warned = True
@@ -146,29 +156,12 @@ class _Monitor(Generic[State]):
             )
         return after
 
-    def _row(self) -> Any:
-        with self._database.read() as transaction:
-            return _fetch(transaction, self._name)
-
-    def _state_of(self, row: Any) -> State:
-        state: Any = _state_of(row)
-        return state  # type: ignore[no-any-return]
-
 
 class RiskMonitor(_Monitor[RiskState]):
     """Tests the error rate among accepted answers on audits; see `RiskState`. Made by `Monitors.risk`."""
 
     def update(self, error: bool, *, audit_rate: float | None = None, key: str | None = None) -> RiskState:
-        """Take in one audited accepted answer.
-
-        Args:
-            error: Whether it was wrong: true or false, or 1 or 0.
-            audit_rate: Probability with which *this* answer was chosen for audit; default: the smallest one.
-            key: Names the answer, so that a second update with it changes nothing.
-
-        Raises:
-            UsageError: As `RiskState.take`.
-        """
+        """Take in one audited accepted answer; see `RiskState.take`. A second update with the same key does nothing."""
         return self._update(lambda state: state.take(error, audit_rate), key)
 
 
@@ -194,14 +187,11 @@ class DriftMonitor(_Monitor[DriftState]):
     def __init__(self, store: ReviewStore, name: str, test: Drift, on_watch_failure: Literal["hold", "pass"]) -> None:
         self._test, self._pass, self._patience = test, passes(on_watch_failure), store.database.deadline
         self._waiting, self._turn = SimpleQueue[tuple[float, Future[None]]](), threading.Lock()
+        self.admit = test.admit
         super().__init__(store, name, test.start)
 
     def update(self, uncertainty: float, *, key: str | None = None) -> DriftState:
-        """Take in the score of one question, accepted or not.
-
-        Args:
-            uncertainty: The score.
-            key: Names the question, so that a second update with it changes nothing.
+        """Take in the score of one question, accepted or not. A second update with the same key does nothing.
 
         Raises:
             UsageError: The score is not finite. Leave out questions that could not be measured, and count them.
@@ -211,13 +201,13 @@ class DriftMonitor(_Monitor[DriftState]):
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, accepted or not: ``Guardrail(on_verdict=drift.watch)``.
 
-        `Reference.score` says which verdicts are left out.
+        `Drift.score` says which verdicts are left out.
 
         Raises:
             StoreUnavailableError: The score could not be written within the store's deadline, so that a guard holds the
                 answer back; not under ``on_watch_failure="pass"``, where it is logged and counted.
         """
-        score = self._test.reference.score(verdict)
+        score = self._test.score(verdict)
         if score is None:
             return
         try:
@@ -227,10 +217,6 @@ class DriftMonitor(_Monitor[DriftState]):
                 raise
             self.unwritten += 1
             _log.error("guardrail: a score of monitor %r is not written: %s", self._name, error)
-
-    def admit(self, artifact: CalibrationArtifact) -> None:
-        """Accept a guard of this artifact or refuse it; called by `Guardrail`. See `Reference.admit`."""
-        self._test.reference.admit(artifact)
 
     def _write_together(self, score: float) -> None:
         """Write a score; the thread whose turn it is writes those of all threads that wait, with one commit."""
@@ -242,15 +228,16 @@ class DriftMonitor(_Monitor[DriftState]):
             )
         try:
             if not mine.done():
-                self._write([self._waiting.get() for _ in range(self._waiting.qsize())], end)
+                together = [self._waiting.get() for _ in range(self._waiting.qsize())]
+                self._write(together, max(0.0, end - time.monotonic()))
         finally:
             self._turn.release()
         mine.result()
 
-    def _write(self, together: Sequence[tuple[float, Future[None]]], end: float) -> None:
+    def _write(self, together: Sequence[tuple[float, Future[None]]], seconds: float) -> None:
         scores = [score for score, _ in together]
         try:
-            self._update(lambda state: self._test.take(state, *scores), within=max(0.0, end - time.monotonic()))
+            self._update(lambda state: self._test.take(state, *scores), within=seconds)
         except Exception as error:  # of each of these scores
             for _, future in together:
                 future.set_exception(error)
@@ -261,6 +248,8 @@ class DriftMonitor(_Monitor[DriftState]):
 
 class Monitors:
     """The monitors of a review store. Safe under threads and processes.
+
+    A monitor is started when it is first named, and keeps its settings; give a new artifact a monitor of a new name.
 
     Args:
         store: Its database holds the monitors.
@@ -278,7 +267,7 @@ class Monitors:
         delta: float = 0.05,
         min_audit_rate: float = 1.0,
     ) -> RiskMonitor:
-        """The `RiskMonitor` of this name, started if the store does not have it; use a new name for a new artifact.
+        """The `RiskMonitor` of this name.
 
         Args:
             name: Its name.
@@ -316,7 +305,7 @@ class Monitors:
         seed: int = 0,
         on_watch_failure: Literal["hold", "pass"] = "hold",
     ) -> DriftMonitor:
-        """The `DriftMonitor` of this name, started if the store does not have it; use a new name for a new artifact.
+        """The `DriftMonitor` of this name; ``delta`` and ``seed`` as in `Drift`.
 
         ``on_watch_failure``: while the database does not take scores, `DriftMonitor.watch` raises, so that guards hold
         accepted answers back ("hold"); or they pass, and are logged and counted in ``unwritten`` ("pass").
@@ -327,7 +316,7 @@ class Monitors:
         return DriftMonitor(self.store, name, Drift(artifact, delta=delta, seed=seed), on_watch_failure)
 
     def canary(self, name: str, questions: int, *, delta: float = 0.05) -> CanaryMonitor:
-        """The `CanaryMonitor` of this name, started if the store does not have it; use a new name for other questions.
+        """The `CanaryMonitor` of this name, for a number of questions.
 
         Raises:
             UsageError: The monitor of this name has another number of questions, or is of another kind.
@@ -402,11 +391,7 @@ class SharedSwitch(SafetySwitch):
     """
 
     def __init__(
-        self,
-        store: ReviewStore,
-        threshold: float | None,
-        names: tuple[str, ...] | None,
-        every: float,
+        self, store: ReviewStore, threshold: float | None, names: tuple[str, ...] | None, every: float
     ) -> None:
         super().__init__(threshold=threshold)
         self._store, self._names, self._every = store, names, every

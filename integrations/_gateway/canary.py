@@ -14,9 +14,8 @@ from typing import Any
 
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import UsageError, describe_error
-from guardrail.monitor import Alarm, CanaryState
+from guardrail.monitor import Alarm, CanaryState, Drift
 from guardrail.monitor.canary import BASELINE
-from guardrail.monitor.drift import Reference
 from guardrail.plain_json import sha256_hex
 
 from .config import CanaryConfig
@@ -53,7 +52,7 @@ class Canary:
         metrics: Metrics,
     ) -> None:
         self._alias, self._every, self._guard, self._store, self._metrics = alias, config.every, guard, store, metrics
-        self._reference = Reference(artifact)
+        self._reference = Drift(artifact)
         content, self._asked = _questions(config.questions, artifact)
         self.name = f"{alias}-canary-{sha256_hex(content + artifact.digest.encode(), 6)}"
         self.monitor: Any = _Unkept(len(self._asked))

@@ -402,7 +402,7 @@ def test_items_and_decisions_are_there_and_the_queue_goes_on(store: ReviewStore)
     assert [item.kept for item in shown.items] == [True, False, False]
     assert (claimed.holder, claimed.content.edits, claimed.content.fixed) == ("jörg", "arguments", (0,))
     assert expired.content.allowed == ("reject", "respond")
-    assert (pending.content.metadata, pending.deadline) == ({"tenant": "ü"}, NOW + 7 + 10**6)
+    assert (pending.content.metadata, pending.deadline) == ({"tenant": "ü"}, NOW + 9 + 10**6)
     assert pending.content.candidate_set is not None
     assert pending.content.candidate_set.answers == (("Goethe", 0.75),)
     assert [event.what for event in store.trail()] == [

@@ -39,7 +39,7 @@ def test_early_and_late_verdicts_are_counted_by_their_first_call(threshold: floa
     assert judged.cost.saved == saved
     assert judged.uncertainty.is_bound == bool(saved)
     assert judged.uncertainty.first == pytest.approx(math.log(2))
-    assert Drift(own).reference.score(judged) == judged.uncertainty.first
+    assert Drift(own).score(judged) == judged.uncertainty.first
     assert Verdict.model_validate_json(judged.model_dump_json()).uncertainty.first == judged.uncertainty.first
 
 
@@ -54,7 +54,7 @@ def test_false_alarms_are_rare_and_a_shift_is_found() -> None:
             test = Drift(own, delta=delta, seed=stream)
             values = [rng.gauss(shift, 1) for _ in range(200)]
             scores = [Uncertainty(value=0.4, unit="probability", estimator="then", first=c) for c in values]
-            compared = [number for score in scores if (number := test.reference.compared(score)) is not None]
+            compared = [number for score in scores if (number := test.compared(score)) is not None]
             state, _ = test.take(test.start, *compared)
             assert state.n == 200
             alarms[shift] += state.alarm is not None
@@ -63,7 +63,7 @@ def test_false_alarms_are_rare_and_a_shift_is_found() -> None:
 
 
 def test_a_score_that_was_stored_without_its_first_call_is_refused() -> None:
-    reference = Drift(artifact([0.0] * 300)).reference
+    reference = Drift(artifact([0.0] * 300))
     with pytest.raises(UsageError, match="first call"):
         reference.compared(Uncertainty(value=0.4, unit="probability", estimator="then"))
 
@@ -74,4 +74,4 @@ def test_a_whole_answer_is_compared_by_its_own_score() -> None:
     verdict = Guardrail(model=MODEL, artifact=plain).assess("q")
     changed = verdict.model_copy(update={"uncertainty": verdict.uncertainty.model_copy(update={"value": 0.75})})
     assert changed.items
-    assert Drift(plain).reference.score(changed) == 0.75
+    assert Drift(plain).score(changed) == 0.75

@@ -247,10 +247,10 @@ def verdict_of(artifact: CalibrationArtifact, score: float, detail: str = "") ->
 
 def test_drift_leaves_out_what_another_artifact_judged(caplog: pytest.LogCaptureFixture) -> None:
     own, other = artifact_with(np.arange(3.0)), artifact_with(np.arange(4.0))
-    reference = Drift(own).reference
+    test = Drift(own)
     with caplog.at_level(logging.WARNING, logger="guardrail"):
-        assert [reference.score(verdict_of(own, score)) for score in (0.1, 0.2)] == [0.1, 0.2]
-        assert [reference.score(verdict_of(other, 9.0)) for _ in range(2)] == [None, None]
+        assert [test.score(verdict_of(own, score)) for score in (0.1, 0.2)] == [0.1, 0.2]
+        assert [test.score(verdict_of(other, 9.0)) for _ in range(2)] == [None, None]
     (line,) = caplog.messages
     assert own.digest in line
     assert other.digest in line
@@ -319,6 +319,9 @@ def test_a_switch_holds_back_until_it_is_released() -> None:
     assert switch.objection(0.1) is None
 
 
+TEST = Drift(artifact_with(np.zeros(3)))
+
+
 @pytest.mark.parametrize(
     ("call", "part"),
     [
@@ -328,7 +331,7 @@ def test_a_switch_holds_back_until_it_is_released() -> None:
         (lambda: CanaryState.start(10, delta=math.nan), r"delta must be in \(0, 1\), got nan\."),
         (lambda: Drift(artifact_with(np.zeros(3)), delta=5.0), r"delta must be in \(0, 1\), got 5\.0\."),
         (lambda: RiskState.start("a", 0.1, 0.05, 0.5).take(True, 0.1), "0.5"),
-        (lambda: Drift(artifact_with(np.zeros(3))).reference.in_scope(math.nan), "finite"),
+        (lambda: TEST.take(TEST.start, math.nan), "finite"),
         (lambda: SafetySwitch(threshold=math.inf), "threshold must be a finite number, got inf"),
         (lambda: SafetySwitch(threshold=math.nan), "got nan"),
         (lambda: SafetySwitch(threshold=0.5).check(0.5), "0.5 is not stricter than the artifact's 0.5"),

@@ -22,7 +22,7 @@ from guardrail.items.item import ItemVerdict
 from guardrail.items.json_fields import json_spec
 from guardrail.items.release import release
 from guardrail.items.spec import ItemScores, ItemsSpec
-from guardrail.monitor.drift import Reference
+from guardrail.monitor import Drift
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, ToolCall
 from guardrail.verdict import Verdict
@@ -355,11 +355,11 @@ def test_a_drift_monitor_compares_the_mean_of_an_answers_items() -> None:
     artifact = guard_of(answers()).artifact
     assert artifact.calibration.of_answers == (0.2,)
     verdict = guard_of(answers({"total": 13}, {"total": 14})).assess(Q)
-    assert Reference(artifact).score(verdict) == 0.5 / 4
+    assert Drift(artifact).score(verdict) == 0.5 / 4
     unmeasured = [item.model_copy(update={"uncertainty": None}) for item in verdict.items]
     one = verdict.model_copy(update={"items": (unmeasured[0], *verdict.items[1:])})
-    assert Reference(artifact).score(one) == (1 + 0.5) / 4
-    assert Reference(artifact).score(verdict.model_copy(update={"items": tuple(unmeasured)})) is None
+    assert Drift(artifact).score(one) == (1 + 0.5) / 4
+    assert Drift(artifact).score(verdict.model_copy(update={"items": tuple(unmeasured)})) is None
 
 
 def test_a_cascade_refuses_a_stage_of_items() -> None:
