@@ -32,7 +32,7 @@ from ..prompting import PromptWrapping, copies_of
 from ..sampling.background import BackgroundLoop
 from ..sampling.effects import Effect, Steps
 from ..sampling.follow_ups import SCORE, FollowUp
-from ..sampling.limits import DEFAULT_CONCURRENCY, adopt_limits, current_limits, limits_for_threads, new_lock, take_slot
+from ..sampling.limits import Limit, adopt_limits, current_limits, limits_for_threads, take_slot
 from ..sampling.models import import_named
 from ..sampling.replies import transport_cause
 from ..specs import EstimatorSpec
@@ -50,6 +50,8 @@ GROUP = "acrc_guardrail.scorers"
 """Entry-point group of scorers that packages offer: a `Scorer`, or a function without arguments that makes one."""
 TIMEOUT = 30.0
 """Seconds that a score may take by default."""
+THREADS = 64
+"""Threads of a scorer at most, where calls in flight have no limit."""
 TRAINING = "training"
 """Parameter of the spec that holds the training questions. A guard does not compare it."""
 
@@ -64,12 +66,12 @@ class Scorer:
     Attributes:
         function: Returns a finite number; anything else leaves the answer unmeasured, so that a guard holds it back.
         name: Name, an identifier.
-        version: Raised by any change that can move a score.
-        higher: The meaning of a high number: "certain" (a confidence) or "uncertain" (a risk).
-        params: What a score depends on beside the code: model, digest of a prompt or of weights. Plain JSON.
+        version: As for `scorer`, like the next five.
+        higher: The meaning of a high number.
+        params: What a score depends on beside the code.
         unit: Unit of the number. A "probability" outside [0, 1] is unmeasured.
         timeout: Seconds after which an answer is unmeasured.
-        calls: Model calls that one score costs, for the cost of a verdict; 0 for a local function. Not compared.
+        calls: Model calls that one score costs, for the cost of a verdict. Not compared.
         training: The questions that the score was fitted on; a threshold must be fitted on others.
         reads: The function's parameters, in the order of `READS`.
     """
@@ -178,9 +180,8 @@ class Scorer:
             arguments = _arguments(self.reads, messages, drawn, prompt)
         except GuardrailError as error:  # a slot's text that fits the template in two ways
             raise Missing(Unmeasured.UNREADABLE, str(error)) from error
-        if not self.is_async:
-            yield from self._turn()
-        call = partial(self._within_time, partial(self.function, **arguments))
+        limits = current_limits()
+        call = partial(self._within_time, partial(self.function, **arguments), limits[0].n if limits else THREADS)
         try:
             with ExitStack() as slots:
                 yield take_slot(slots)
@@ -194,40 +195,39 @@ class Scorer:
             raise Missing(transport_cause(error) or Unmeasured.JUDGE_FAILED, describe_error(error)) from error
         return _number(value, self.unit)
 
-    async def _within_time(self, call: Callable[[], Any]) -> Any:
-        """The result of the function; a sync one runs in a thread, which a time-out leaves behind."""
-        thread = None if self.is_async else self._threads.start(call)
+    async def _within_time(self, call: Callable[[], Any], most: int) -> Any:
+        """The result of the function; a sync one runs in one of at most so many threads of this scorer."""
+        thread = None if self.is_async else await self._thread(call, most)
         try:
             async with asyncio.timeout(self.timeout) as scope:
                 return await (call() if thread is None else asyncio.wrap_future(thread))
         except TimeoutError:
-            if not scope.expired():  # of the function's own client: a failure of the transport
-                raise
-            if thread is not None:
-                self._threads.leave(thread)
-            raise Missing(Unmeasured.JUDGE_FAILED, f"no score within {self.timeout:g} s") from None
+            if scope.expired():
+                raise Missing(Unmeasured.JUDGE_FAILED, f"no score within {self.timeout:g} s") from None
+            raise  # of the function's own client: a failure of the transport
+
+    async def _thread(self, call: Callable[[], Any], most: int) -> Future[Any]:
+        """The call in a thread, which a time-out leaves behind: threads cannot be stopped.
+
+        Without a limit, a scorer that hangs would leave one behind for every question.
+        """
+        limit = self._threads.setdefault(most, Limit(most))
+        try:
+            async with asyncio.timeout(self.timeout):
+                await limit.aacquire()
+        except TimeoutError:
+            # No reason to do with the question, so it is not remembered like an abstention.
+            raise Missing(
+                Unmeasured.MODEL_FAILED, f"{most} calls of {self.name} run, and none ended within {self.timeout:g} s"
+            ) from None
+        thread = _in_thread(call)
+        thread.add_done_callback(lambda _: limit.release())
+        return thread
 
     @cached_property
-    def _threads(self) -> _Threads:
-        return _Threads()
-
-    def _turn(self) -> Steps[None]:
-        """Wait until a call may start, while calls that were too slow still run; raises `Missing` if none may.
-
-        A thread cannot be stopped: without this a scorer that hangs would leave one behind for every question.
-        """
-        limits = current_limits()
-        most = limits[0].n if limits else DEFAULT_CONCURRENCY
-        deadline = time.monotonic() + self.timeout
-        while not self._threads.may_start(most):
-            if self._threads.late >= most or time.monotonic() > deadline:
-                # No reason to do with the question, so it is not remembered like an abstention.
-                raise Missing(
-                    Unmeasured.MODEL_FAILED,
-                    f"{self._threads.late} calls of {self.name} took longer than {self.timeout:g} s and still run, so "
-                    "no further one is made before they end",
-                )
-            yield Effect(partial(time.sleep, 0.01), partial(asyncio.sleep, 0.01))
+    def _threads(self) -> dict[int, Limit]:
+        """The limits on threads by their number, which is that of the calls in flight where a question is asked."""
+        return {}
 
     def _formula(self, evidence: Evidence) -> float:
         follow_up = self.estimator.needs.follow_up
@@ -381,48 +381,21 @@ def _number(value: Any, unit: Unit) -> float:
     return number
 
 
-class _Threads:
-    """The threads of one scorer's calls. They are daemons: the interpreter does not wait for a call that hangs.
+def _in_thread(call: Callable[[], Any]) -> Future[Any]:
+    """The call in a daemon thread, within the caller's context: the interpreter does not wait for a hanging call."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()  # a caller that stops waiting cannot take the place of the result
+    context = copy_context()
+    context.run(adopt_limits, limits_for_threads())
 
-    Attributes:
-        late: Calls that took longer than the timeout and still run.
-    """
+    def work() -> None:
+        try:
+            future.set_result(context.run(call))
+        except BaseException as error:
+            future.set_exception(error)
 
-    def __init__(self) -> None:
-        self._lock = new_lock(self)
-        self._running = self.late = 0
-
-    def may_start(self, most: int) -> bool:
-        """Whether another call may start: while any is late, at most so many run in all."""
-        return not self.late or self._running < most
-
-    def start(self, call: Callable[[], Any]) -> Future[Any]:
-        """Run a call within the caller's context."""
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # a caller that stops waiting cannot take the place of the result
-        context = copy_context()
-        context.run(adopt_limits, limits_for_threads())
-        self._count(running=1)
-        future.add_done_callback(lambda _: self._count(running=-1))
-
-        def work() -> None:
-            try:
-                future.set_result(context.run(call))
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=work, name="guardrail-scorer", daemon=True).start()
-        return future
-
-    def leave(self, future: Future[Any]) -> None:
-        """Count a call as late until it ends."""
-        self._count(late=1)
-        future.add_done_callback(lambda _: self._count(late=-1))
-
-    def _count(self, running: int = 0, late: int = 0) -> None:
-        with self._lock:
-            self._running += running
-            self.late += late
+    threading.Thread(target=work, name="guardrail-scorer", daemon=True).start()
+    return future
 
 
 scorer_loop = BackgroundLoop("guardrail-scorers")
