@@ -34,7 +34,7 @@ class ModelIdentity(Frozen):
 
     @property
     def is_known(self) -> bool:
-        """Whether it names a model that can run; answers of an unknown one gate none."""
+        """True if it names a model that can run; answers of an unknown one gate none."""
         return self.provider != IMPORTED
 
     def differences(self, running: ModelIdentity) -> list[str]:

@@ -17,7 +17,7 @@ __all__ = ["CorrectnessRule", "Label"]
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Whether an answer is right, or why that cannot be decided.
+    """The verdict on an answer, or why that cannot be decided.
 
     Attributes:
         correct: True, False, or None when it cannot be decided.
@@ -34,9 +34,9 @@ class CorrectnessRule(ABC):
     __slots__ = ()
 
     reads_tool_calls: ClassVar[bool] = False
-    """Whether it is given an answer's tool calls as JSON, not the text beside them."""
+    """True if it is given an answer's tool calls as JSON, not the text beside them."""
     compares_words: ClassVar[bool] = False
-    """Whether it compares words, and misses which of them matter in JSON or in a tool call."""
+    """True if it compares words, and misses which of them matter in JSON or in a tool call."""
 
     @property
     @abstractmethod

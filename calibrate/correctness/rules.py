@@ -194,7 +194,7 @@ def _in_sentence(words: list[str], phrase: list[str]) -> bool:
 
 
 def _changed(before: list[str], phrase: list[str], after: list[str]) -> bool:
-    """Whether the text beside the words changes their meaning: an operator, or a word beside a number."""
+    """Return whether the text beside the words changes their meaning: an operator, or a word beside a number."""
     if not all(any(map(str.isalnum, word)) for word in (*before, *after)):
         return True
     return (phrase[0][0].isdecimal() and not _SIGNS.isdisjoint(before)) or (
@@ -358,7 +358,7 @@ class JsonValues(CorrectnessRule):
 
 
 def _only_field_is(answer: str, reference: str) -> bool:
-    """Whether the answer is an object whose only field has the value that a plain reference names."""
+    """Return whether the answer is an object whose only field has the value that a plain reference names."""
     try:
         value = read_json(answer)
     except ValueError:

@@ -61,7 +61,7 @@ class _Word(NamedTuple):
     gap: str
     """The characters between the word before and this one."""
     capital: bool
-    """Whether it begins with a capital or a digit."""
+    """True if it begins with a capital or a digit."""
 
     @property
     def is_number(self) -> bool:
@@ -124,7 +124,7 @@ class _Reference(NamedTuple):
     words: tuple[_Word, ...]
     kind: _Kind
     is_asked: bool
-    """Whether the question has its words already: then only an answer that is equal states it."""
+    """True if the question has its words already: then only an answer that is equal states it."""
 
     @classmethod
     def of(cls, text: str, asked: frozenset[str]) -> _Reference:
@@ -244,7 +244,7 @@ def _beside(words: Sequence[_Word], start: int, end: int, reference: _Reference,
 
 
 def _is_ruled_out(sentences: Sequence[Sequence[_Word]], reference: _Reference, asked: frozenset[str]) -> bool:
-    """Whether no reading of the answer can be the reference."""
+    """Return whether no reading of the answer can be the reference."""
     answered = [word for words in sentences for word in words]
     if {reference.words[0].text, answered[0].text} == _YES_NO:
         return True

@@ -55,7 +55,7 @@ def lacking(estimator: Estimator, plan: SamplingPlan) -> str | None:
 
 
 def uses_models(estimators: Iterable[Estimator]) -> bool:
-    """Whether any of them asks a judge that takes longer than looking a verdict up."""
+    """Return whether any of them asks a judge that takes longer than looking a verdict up."""
     return any(estimator.is_slow for estimator in estimators)
 
 

@@ -67,7 +67,7 @@ class ScoredItems:
         return self.records.ids
 
     def stored(self, *, clusters: bool) -> ItemScores:
-        """What an artifact keeps of them; with the cluster of each answer if these are its units."""
+        """The part that an artifact keeps; with the cluster of each answer if these are its units."""
         return ItemScores(
             sizes=tuple(self.columns.size.tolist()),
             uncertainty=tuple(self.columns.uncertainty.tolist()),

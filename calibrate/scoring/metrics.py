@@ -41,7 +41,7 @@ class AurocInterval(Frozen):
 
     @property
     def verdict(self) -> Literal["ranks", "unclear", "reversed"]:
-        """Whether the score ranks errors: "unclear" when the interval contains .5, "reversed" when it lies below."""
+        """The ranking of errors: "unclear" when the interval contains .5, "reversed" when it lies below."""
         if self.high < 0.5:
             return "reversed"
         return "ranks" if self.low > 0.5 else "unclear"

@@ -241,7 +241,7 @@ def _read_combination(text: str, name: str, inner: str) -> _Spelling:
 
 
 def _match(text: str, spec: EstimatorSpec, bindings: Bindings | None) -> bool | None:
-    """Whether a spec is what a text means, and has the default wherever the text is silent.
+    """Return whether a spec is what a text means, and has the default wherever the text is silent.
 
     Returns:
         None if something in the text is not true of the spec; otherwise whether the rest of the spec is the default.
@@ -271,7 +271,7 @@ def _match(text: str, spec: EstimatorSpec, bindings: Bindings | None) -> bool | 
 
 
 def _is(role: Role, text: str, spec: JudgeSpec | None) -> bool:
-    """Whether a text names what a spec describes. A model is not loaded: the text must be true of the spec."""
+    """Return whether a text names what a spec describes. A model is not loaded: the text must be true of the spec."""
     return spec is not None and _describes(role, *parse_name(text), spec)
 
 
@@ -291,7 +291,7 @@ def _describes(role: Role, name: str, params: dict[str, Any], spec: JudgeSpec) -
 
 
 def _all_true(params: Mapping[str, Any], spec: JudgeSpec) -> bool:
-    """Whether each parameter that a spec stores has the spec's value.
+    """Return whether each parameter that a spec stores has the spec's value.
 
     "auto" and a revision that moves match any value, because loading replaces them.
     """
@@ -303,13 +303,13 @@ def _all_true(params: Mapping[str, Any], spec: JudgeSpec) -> bool:
 
 
 def _moves(revision: Any) -> bool:
-    """Whether a revision is a branch or tag: the spec then has the commit that it led to."""
+    """Return whether a revision is a branch or tag: the spec then has the commit that it led to."""
     text = str(revision)
     return not text.startswith("sha256:") and not (len(text) == 40 and set(text) <= set("0123456789abcdef"))
 
 
 def _is_chat(model: str, spec: JudgeSpec) -> bool:
-    """Whether a model as `--judge` takes it, "openai:gpt-4o", has the identity that a spec stores."""
+    """Return whether a model as `--judge` takes it, "openai:gpt-4o", has the identity that a spec stores."""
     own = spec.params.get("model")
     return model in ("", own) or model.partition(":")[2].partition("@")[0] == own
 

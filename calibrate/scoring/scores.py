@@ -59,7 +59,7 @@ class Scored:
     n_undecided: int
 
     def stored(self, *, clusters: bool) -> CalibrationScores:
-        """What an artifact keeps of them; with the cluster of each answer if these are its units."""
+        """The part that an artifact keeps; with the cluster of each answer if these are its units."""
         return CalibrationScores(
             uncertainty=array("d", self.uncertainty.tobytes()),
             error=array("b", self.error.tobytes()),
@@ -92,7 +92,7 @@ class Units:
 
     @property
     def unit(self) -> Unit:
-        """What a row is."""
+        """The kind of row: a whole answer, or an item of one."""
         return "answer" if self.cap is None else "item"
 
 

@@ -1,4 +1,4 @@
-"""What judges, similarities and entailment models are: each compares two answers to a question."""
+"""The base classes of judges, similarities and entailment models: each compares two answers to a question."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Item = tuple[str, str, str]
 
 
 class Comparer(ABC):
-    """What judges and similarities state about themselves: a `spec`, and facts that have safe defaults.
+    """The facts that judges and similarities state: a `spec`, and others that have safe defaults.
 
     ``is_slow`` holds for the class that states it. A subclass must state it again: it may ask a model where its base
     class does not.
@@ -27,7 +27,7 @@ class Comparer(ABC):
     __slots__ = ()
 
     compares_words: ClassVar[bool] = False
-    """Whether it compares words, and misses which of them matter in JSON or in a tool call."""
+    """True if it compares words, and misses which of them matter in JSON or in a tool call."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -42,7 +42,7 @@ class Comparer(ABC):
 
     @property
     def is_slow(self) -> bool:
-        """Whether asking takes noticeable time: async callers then measure in a thread, and answers are worth caching.
+        """True if asking takes noticeable time: async callers then measure in a thread, and answers are worth caching.
 
         Default: True. A class states otherwise with ``is_slow = False``.
         """
@@ -50,7 +50,7 @@ class Comparer(ABC):
 
     @property
     def judges_tool_calls(self) -> bool:
-        """Whether it knows what tool calls do, e.g. by their observations. Default: False.
+        """True if it knows what tool calls do, e.g. by their observations. Default: False.
 
         Otherwise it never sees canonical tool calls: two of them are the same only if their JSON is equal.
         """
@@ -91,7 +91,7 @@ class Judge(Comparer):
     __slots__ = ()
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Whether the answers of each pair mean the same as answers to ``question``.
+        """Verdicts on pairs: whether the answers of each mean the same as answers to ``question``.
 
         Returns:
             One verdict for each pair, in order; None without a verdict (the score is then unmeasured).

@@ -179,7 +179,7 @@ def _plain(answer: Any) -> Any:
 
 
 def _is_answer(value: Any, kind: str) -> bool:
-    """Whether a value is a valid answer. Others are not stored; the caller reports them as unmeasured."""
+    """Return whether a value is a valid answer. Others are not stored; the caller reports them as unmeasured."""
     # The exact type: 1 is not a verdict, and bool is an int in the check below.
     if kind == "judge":
         return isinstance(value, bool)

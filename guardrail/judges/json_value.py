@@ -18,7 +18,7 @@ __all__ = ["JsonJudge", "canonical_value", "is_structured", "read_json", "unique
 
 
 def is_structured(bindings: Bindings | None) -> bool:
-    """Whether answers follow a format: a JSON schema, or JSON mode."""
+    """Return whether answers follow a format: a JSON schema, or JSON mode."""
     response_format = None if bindings is None else bindings.response_format
     return response_format is not None and response_format.get("type") != "text"
 

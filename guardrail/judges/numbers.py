@@ -33,7 +33,7 @@ class Number:
 
     @property
     def percent(self) -> bool:
-        """Whether it was written as a percentage."""
+        """True if it was written as a percentage."""
         return self.label[:1] == ("%",)
 
     @property
@@ -48,7 +48,7 @@ class Number:
 
 
 def labels_agree(a: Number, b: Number) -> bool:
-    """Whether one label begins with the other, and the rest makes no other number of it. Not transitive."""
+    """Return whether one label begins with the other, and the rest makes no other number of it. Not transitive."""
     short, long = sorted((a.label, b.label), key=len)
     return long[: len(short)] == short and not any(map(_makes_another, long[len(short) :]))
 
@@ -136,7 +136,7 @@ def _one_spelling(word: str) -> str:
 
 
 def _makes_another(word: str) -> bool:
-    """Whether a word beside a number makes another number of it, or names it by a letter."""
+    """Return whether a word beside a number makes another number of it, or names it by a letter."""
     return word.casefold() in _OTHER_NUMBER or word[0] == "-" or (len(word) == 1 and word not in _SIGNS)
 
 

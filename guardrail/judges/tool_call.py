@@ -29,7 +29,7 @@ _FIELDS = {"name", "arguments", "id", "type"}
 
 
 def is_canonical_call(text: str) -> bool:
-    """Whether a text is in the form that `canonical_calls` writes."""
+    """Return whether a text is in the form that `canonical_calls` writes."""
     return text.startswith(_START) and _read(text) == text
 
 
@@ -167,7 +167,7 @@ class ToolCallJudge(EqualityJudge):
 
     @property
     def judges_tool_calls(self) -> bool:
-        """Whether calls with different canonical JSON may be the same."""
+        """True if calls with different canonical JSON may be the same."""
         return bool(self.spec.params)
 
     def identity(self, text: str) -> str:

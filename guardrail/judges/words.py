@@ -65,7 +65,7 @@ _JOINT = re.compile(r"(?<=.)[-']|(?<=^[^\W\d_])\.|(?<=\.[^\W\d_])\.")
 
 
 class Reading(NamedTuple):
-    """What is compared of a text.
+    """The parts of a text that are compared.
 
     Attributes:
         words: Its words, folded, without articles; a chunk that is not prose is one word, as written.
@@ -153,7 +153,7 @@ def normalise(text: str) -> str:
 
 
 def has_digit(word: str) -> bool:
-    """Whether a word has a digit."""
+    """Return whether a word has a digit."""
     return any(map(str.isdecimal, word))
 
 
@@ -170,7 +170,7 @@ def own_words(question: str, text: str) -> list[str]:
 
 
 def agree(a: str, b: str) -> bool:
-    """Whether two texts have the same chunks that are not prose, numbers and words that change what others say."""
+    """Return whether two texts share their non-prose chunks, numbers and words that change what others say."""
     ours, theirs = read(a), read(b)
     same_numbers = [*filter(has_digit, ours.words)] == [*filter(has_digit, theirs.words)]
     return same_numbers and ours.marks == theirs.marks and CHANGING & {*ours.words} == CHANGING & {*theirs.words}
@@ -190,7 +190,7 @@ specific sufficient able question request details data topic matter d m re prefe
 
 @lru_cache(maxsize=4096)
 def is_refusal(text: str) -> bool:
-    """Whether an answer only refuses to answer: all of its words stand on a closed list.
+    """Return whether an answer only refuses to answer: all of its words stand on a closed list.
 
     A refusal that is missed is one more meaning; an answer taken for a refusal would be lost.
     """

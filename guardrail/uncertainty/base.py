@@ -31,7 +31,7 @@ class Needs:
     judge: bool = False
     """An equivalence judge, and the clusters it gives."""
     primary: bool = False
-    """Whether the judge groups the primary answer with the samples."""
+    """True if the judge groups the primary answer with the samples."""
     answer: bool = False
     """The words of the primary answer beside those of the samples."""
     similarity: bool = False
@@ -152,7 +152,7 @@ class Estimator:
 
     @property
     def is_slow(self) -> bool:
-        """Whether measuring may take noticeable time (it asks a model, or an object of unknown cost).
+        """True if measuring may take noticeable time (it asks a model, or an object of unknown cost).
 
         Async callers then measure in a thread. A judge or similarity is slow unless it states otherwise.
         """
@@ -168,7 +168,7 @@ class Estimator:
 
     @property
     def reads_answer(self) -> bool:
-        """Whether the score depends on the primary answer, or on samples alone.
+        """True if the score depends on the primary answer, or on samples alone.
 
         Without samples it is about the primary answer: its likelihood, that of the options, or a reply about it.
         """
@@ -178,7 +178,7 @@ class Estimator:
 
     @property
     def basis(self) -> Basis:
-        """What the score reads, for the words of a verdict."""
+        """The kind of data that the score reads, for the words of a verdict."""
         needs = self.needs
         if self.stages is not None:
             return Basis.SAMPLES if self.stages.first else Basis.TWO_STAGES
@@ -211,7 +211,7 @@ class Estimator:
         return 1 if self.needs.primary else 2
 
     def takes_time(self, drawn: SampleSet) -> bool:
-        """Whether measuring a set may take noticeable time: the estimator is slow, or the answers are long."""
+        """Return whether measuring a set may take noticeable time: the estimator is slow, or the answers are long."""
         return self.is_slow or sum(len(sample.text) for sample in drawn.samples) > _LONG
 
     @property

@@ -59,7 +59,7 @@ class Ranks(Frozen):
 
 
 class Parts(Frozen):
-    """What a combination is made of; stored in `EstimatorSpec.params`."""
+    """The scores and numbers of a combination; stored in `EstimatorSpec.params`."""
 
     parts: tuple[EstimatorSpec, ...] = Field(min_length=2)
     """The scores."""
@@ -252,7 +252,7 @@ def _made(
 
 
 def needs_ranks(estimator: Estimator) -> bool:
-    """Whether the score cannot be computed yet, because its ranks are missing."""
+    """Return whether the score cannot be computed yet, because its ranks are missing."""
     return bool(ranked_parts(estimator)) and estimator.params["ranks"] is None
 
 
@@ -310,7 +310,7 @@ def first_stage(drawn: SampleSet, samples: int, plan: SamplingPlan) -> SampleSet
 
 
 def _before_the_samples(drawn: SampleSet, plan: SamplingPlan) -> bool:
-    """Whether the problem of a set with a primary answer is that of the endpoint, or of this answer.
+    """Return whether the problem of a set with a primary answer is that of the endpoint, or of this answer.
 
     An endpoint that could not be probed, or another model in its place, leaves no samples. So does a transport that
     lost them all, which is no loss: it depends on no question.

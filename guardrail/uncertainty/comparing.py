@@ -1,4 +1,4 @@
-"""What scores compare: the pairs of texts to rate, and the evidence that follows from the ratings.
+"""Comparisons behind scores: the pairs of texts to rate, and the evidence that follows from the ratings.
 
 Clusters are always a partition, order-free by default.
 """

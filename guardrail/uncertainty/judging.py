@@ -108,7 +108,7 @@ class _Task:
     read: Callable[[Sequence[Any]], Any]
 
     def result(self, known: dict[Item, Any]) -> Any:
-        """What is measured, from the answers of the pass, or `Missing`."""
+        """The measurement, from the answers of the pass, or `Missing`."""
         failed = {item for item in self.items if isinstance(known[item], _Failed) and known[item].raised}
         if failed and len(failed) < len(known):
             # Asked on their own: a bad pair fails only the measurements that need it.

@@ -107,7 +107,7 @@ class Scorer:
 
     @property
     def is_async(self) -> bool:
-        """Whether the function has to be awaited."""
+        """True if the function has to be awaited."""
         called = type(self.function).__call__  # of an object that can be called
         return iscoroutinefunction(self.function) or iscoroutinefunction(called)
 
