@@ -144,30 +144,11 @@ def refused_samples(samples: Sequence[Sample]) -> tuple[Unmeasured, str] | None:
     )
 
 
-def refuse_unreadable(message: AIMessage, text: str) -> None:
-    """Refuse a reply that cannot be judged and given out unchanged. The reason quotes no word of the model.
-
-    Args:
-        message: The reply.
-        text: Its text.
-
-    Raises:
-        UnreadableReplyError: Broken text, arguments that are not plain JSON, or a tool call that could not be parsed.
-    """
-    for bad in message.invalid_tool_calls:
-        raise UnreadableReplyError(
-            f"a tool call is not one of a function with a JSON object ({len(str(bad.get('args')))} characters)"
-        )
-    if message.additional_kwargs.get("function_call") and not message.tool_calls:
-        raise UnreadableReplyError("a function call is in OpenAI's older form, which is not read")
-    _refuse(text, ((call["name"], call["args"]) for call in message.tool_calls))
-
-
 def only_readable(drawn: SampleSet) -> SampleSet:
     """The set without the replies that cannot be judged and given out unchanged; its ``problem`` says how many."""
     primary, samples = drawn.primary, drawn.samples
     replies = [(place, reply) for place, reply in enumerate((primary, *samples)) if reply is not None]
-    faulty = {place: (reply, fault) for place, reply in replies if (fault := _fault(reply)) is not None}
+    faulty = {place: (reply, fault) for place, reply in replies if (fault := _fault_of(reply)) is not None}
     if not faulty:
         return drawn
     first = next(fault for _, fault in faulty.values())
@@ -254,22 +235,19 @@ def refuse_unstorable(sample: Sample) -> None:
             raise UnreadableReplyError(f"a tool call holds {fault}")
 
 
-def _fault(sample: Sample) -> str | None:
-    try:
-        _refuse(sample.text, ((call.name, call.arguments) for call in sample.tool_calls))
-    except UnreadableReplyError as error:
-        return str(error)
-    return None if sample.refusal else _end_fault(sample.finish_reason, bool(sample.tool_calls))
+def _fault(text: str, calls: Iterable[ToolCall], end: str | None, *, refusal: bool) -> str | None:
+    """Why an answer cannot be judged and given out unchanged, or may not be whole; it quotes no word of the model."""
+    if (fault := text_fault(text)) is not None:
+        return f"the answer holds {fault}"
+    calls = tuple(calls)
+    for call in calls:
+        if (fault := json_fault([call.name, call.arguments])) is not None:
+            return f"a tool call holds {fault}"
+    return None if refusal else _end_fault(end, bool(calls))
 
 
-def _refuse(text: str, calls: Iterable[tuple[str, Any]]) -> None:
-    fault = text_fault(text)
-    if fault is not None:
-        raise UnreadableReplyError(f"the answer holds {fault}")
-    for name, arguments in calls:
-        fault = json_fault([name, arguments])
-        if fault is not None:
-            raise UnreadableReplyError(f"a tool call holds {fault}")
+def _fault_of(sample: Sample) -> str | None:
+    return _fault(sample.text, sample.tool_calls, sample.finish_reason, refusal=sample.refusal)
 
 
 # -- The tokens that spell a reply's text: end tokens and stop strings come after them -------------------------------
@@ -497,20 +475,22 @@ def read_reply(message: AIMessage) -> Sample:
     """
     # Content blocks hold thinking, too; `text` is what the user sees.
     text = without_thought(message.content if isinstance(message.content, str) else str(message.text))
-    refuse_unreadable(message, text)
-    metadata = message.response_metadata
-    logprobs = metadata.get("logprobs")
+    for bad in message.invalid_tool_calls:
+        raise UnreadableReplyError(
+            f"a tool call is not one of a function with a JSON object ({len(str(bad.get('args')))} characters)"
+        )
+    if message.additional_kwargs.get("function_call") and not message.tool_calls:
+        raise UnreadableReplyError("a function call is in OpenAI's older form, which is not read")
+    calls = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
+    end, refusal = end_of(message), _refused(message)
+    if (fault := _fault(text, calls, end, refusal=refusal)) is not None:
+        raise (BrokenOffReplyError if _letters(end or "") in _BROKEN_OFF else UnreadableReplyError)(fault)
+    logprobs = message.response_metadata.get("logprobs")
     logprobs = {"content": logprobs} if isinstance(logprobs, list) else logprobs
     fields: dict[str, Any] = {} if logprobs is None else _measured(_without_end(logprobs))
-    # The tokens of a call spell the model's own notation, which no reply contains.
-    if not message.tool_calls:
+    if not calls:  # the tokens of a call spell the model's own notation, which no reply contains
         fields = _of_text(text, fields)
-    else:
-        fields["tool_calls"] = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
-    end, refusal = end_of(message), _refused(message)
-    if not refusal and (fault := _end_fault(end, bool(message.tool_calls))) is not None:
-        raise (BrokenOffReplyError if _letters(end or "") in _BROKEN_OFF else UnreadableReplyError)(fault)
-    return Sample(text=text.strip(), finish_reason=end, refusal=refusal, **fields)
+    return Sample(text=text.strip(), tool_calls=calls, finish_reason=end, refusal=refusal, **fields)
 
 
 def without_thought(text: str) -> str:
