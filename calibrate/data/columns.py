@@ -1,23 +1,33 @@
-"""Columns of large record files, decoded without their texts: ids, labels, groups, scores, digests of the questions."""
+"""Columns of large record files, decoded without their texts and kept in a file beside the log.
+
+A record file stays the log. ``records.jsonl.columns.npz`` beside it holds ids, labels, groups, scores and digests of
+the questions (`calibrate.data.table`). It belongs to the log that was read (its size, time and inode), is made again
+when the log has changed, and deleting it costs time and nothing else.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from functools import cache
 from importlib.util import find_spec
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import require
+from guardrail.files import atomic_write, mode_of
+from guardrail.items.spec import ITEMS
 from guardrail.types import Unmeasured
 
 from .item_columns import ItemColumns
@@ -30,6 +40,8 @@ __all__ = ["LARGE", "in_memory", "open_each", "open_records"]
 
 LARGE = 16 * 2**20
 """Bytes of record files from which on they are read by columns: about 6,000 records with samples."""
+_LAYOUT = 2
+"""Version of the columns; a file of another version is made again."""
 _BATCH = 64
 """Records that are decoded at once: few enough to stay in the cache of a core."""
 
@@ -43,7 +55,7 @@ def open_records(path: str | Path, *more: str | Path, shown: Shown = lambda titl
     Args:
         path: A record file.
         more: Others, to be read as one with it.
-        shown: From a title to a progress bar.
+        shown: From a title to a progress bar, for columns that have to be made.
 
     Raises:
         RecordError: As `read_records`, of the fields that become columns.
@@ -68,43 +80,50 @@ def in_memory(file: RecordFile) -> RecordFile:
 class _Log:
     """An open record file and its columns. It stays open: both belong together even if the file is replaced."""
 
-    def __init__(self, reader: RecordReader, stream: IO[bytes], columns: _Columns) -> None:
+    def __init__(self, reader: RecordReader, stream: IO[bytes], columns: Any) -> None:
         self._reader, self._columns = reader, columns
+        self._offsets = columns["offset"]
         weakref.finalize(self, stream.close)
+        if not isinstance(columns, dict):
+            weakref.finalize(self, columns.close)
 
     def __len__(self) -> int:
-        return len(self._columns.starts)
+        return len(self._offsets)
 
     def record(self, place: int) -> Record:
-        return self._reader.record(self._columns.starts[place])
+        return self._reader.record(int(self._offsets[place]))
 
     def column(self, name: str) -> NDArray[Any]:
-        if name.startswith("score:") and name not in self._columns.arrays:
+        if name.startswith("score:") and name not in self._columns:
             return np.full(len(self), -np.inf)
-        return self._columns.arrays[name]
+        column: NDArray[Any] = self._columns[name]
+        return column
 
     def texts(self, name: Literal["id", "group", "turns"]) -> list[str | None]:
-        return self._columns.texts[name]
+        if name == "id":
+            return _unpacked(self._columns["ids"], self._columns["id_ends"])
+        names = json.loads(str(self._columns[f"{name}:names"]))
+        return [names[code] for code in self._columns[name].tolist()]
 
     def score_keys(self) -> set[str]:
-        return {name.removeprefix("score:") for name in self._columns.arrays if name.startswith("score:")}
+        return {name.removeprefix("score:") for name in self._columns if name.startswith("score:")}
 
     def items(self) -> ItemColumns:
-        return self._columns.items
+        if f"{ITEMS}:size" not in self._columns:
+            none = np.full(len(self), -1, dtype=np.int64)
+            return replace(ItemColumns.of(()), size=none, labels=none, reference=none)
+        arrays = {field.name: self._columns[f"{ITEMS}:{field.name}"] for field in fields(ItemColumns)}
+        return ItemColumns(**{**arrays, "paths": tuple(json.loads(str(arrays["paths"])))})
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """What is read of a log: the first byte of each record, arrays and texts by name, and the items of answers."""
-
-    starts: list[int]
-    arrays: dict[str, NDArray[Any]]
-    texts: dict[str, list[str | None]]
-    items: ItemColumns
+def _unpacked(texts: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[str | None]:
+    content = texts.tobytes()
+    places = [0, *ends.tolist()]
+    return [content[start:end].decode() for start, end in pairwise(places)]
 
 
 def _open(path: Path, shown: Shown) -> RecordFile:
-    """A record file by its columns."""
+    """A record file by its columns, which are made where they are missing."""
     refuse_missing(path)
     stream = path.open("rb")
     try:
@@ -112,37 +131,87 @@ def _open(path: Path, shown: Shown) -> RecordFile:
         if reader.header.scope.is_drawn:  # a sample to label is small, and its draw is checked by whole records
             stream.close()
             return read_records(path)
-        size = max(os.fstat(stream.fileno()).st_size, 1)
-        with shown(f"columns of {path.name}") as progress:
-            columns = _read(reader, lambda done: progress(done, size))
+        columns = _columns(reader, os.fstat(stream.fileno()), shown)
     except BaseException:
         stream.close()
         raise
-    warn_of_fragments(path, reader.fragments)
     records = RecordTable([_Log(reader, stream, columns)])
     twice = records.repeated()
     if twice is not None:
-        raise reader.repeated(records[twice[1]].id, *(columns.starts[place] for place in twice))
-    return RecordFile(path, reader.header, records, torn=reader.torn)
+        raise reader.repeated(records[twice[1]].id, *columns["offset"][list(twice)].tolist())
+    return RecordFile(path, reader.header, records, torn=bool(columns["torn"]))
 
 
-def _read(reader: RecordReader, progress: Callable[[int], None]) -> _Columns:
+def _columns(reader: RecordReader, status: os.stat_result, shown: Shown) -> Any:
+    """The columns of a log: those beside it if they are of the same bytes, or new ones, which are then kept."""
+    path = reader.path
+    stamp = json.dumps([_LAYOUT, status.st_ino, status.st_size, status.st_mtime_ns, sorted(reader.header.estimators)])
+    kept = path.with_name(f"{path.name}.columns.npz")
+    try:
+        columns = np.load(kept)
+    except (OSError, ValueError, EOFError):  # none there, or not made by this module
+        columns = None
+    if columns is not None:
+        if str(columns.get("stamp")) == stamp:
+            return columns
+        columns.close()
+    with shown(f"columns of {path.name}") as progress:
+        columns = _made(reader, lambda done: progress(done, max(status.st_size, 1)))
+    columns["stamp"] = np.array(stamp)
+    try:
+        with TemporaryFile(dir=path.parent) as written:
+            np.savez(written, allow_pickle=False, **columns)
+            written.seek(0)
+            atomic_write(kept, iter(lambda: written.read(2**20), b""), mode=mode_of(path))
+        return np.load(kept)  # from here on in memory only while they are used
+    except OSError as error:
+        warnings.warn(
+            f"the columns of {path} cannot be kept ({error}), so the next command makes them again. Free some space, "
+            "or give a copy in a folder that can be written.",
+            stacklevel=2,
+        )
+    return columns
+
+
+def _made(reader: RecordReader, progress: Callable[[int], None]) -> dict[str, Any]:
     """The columns of the records of a log."""
-    names = [*NUMBERS, *DIGESTS, *(f"score:{key}" for key in sorted(reader.header.estimators))]
-    batches, items, starts = [columns_of((), names)], [ItemColumns.of(())], list[int]()
-    texts: dict[str, list[str | None]] = {"id": [], "group": [], "turns": []}
+    header = reader.header
+    names = [*NUMBERS, *DIGESTS, *(f"score:{key}" for key in sorted(header.estimators))]
+    batches: list[dict[str, Any]] = [columns_of((), names)]
+    items: list[ItemColumns] = []
+    texts, ends, offsets = [b""], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    numbers: dict[str, dict[str | None, int]] = {"group": {}, "turns": {}}
     placed = reader.rows()
-    while some := list(islice(placed, _BATCH)):
-        rows = [row for _, row in some]
-        starts += [start for start, _ in some]
-        batches.append(columns_of(rows, names))
-        items.append(ItemColumns.of(rows))
-        for name, read in texts.items():
-            read += [getattr(row, name) for row in rows]
+    while batch_of_rows := list(islice(placed, _BATCH)):
+        rows = [row for _, row in batch_of_rows]
+        batch = columns_of(rows, names)
+        for name, number in numbers.items():
+            codes = [number.setdefault(getattr(row, name), len(number)) for row in rows]
+            batch[name] = np.array(codes, dtype=np.int32)
+        batches.append(batch)
+        if ITEMS in header.estimators:
+            items.append(ItemColumns.of(rows))
+        ids = [row.id.encode() for row in rows]
+        texts.append(b"".join(ids))
+        ends.append(np.fromiter(map(len, ids), np.int64))
+        offsets.append(np.array([start for start, _ in batch_of_rows], dtype=np.int64))
         progress(reader.good)
-    # One column after the other, so that only one is there twice.
-    arrays = {name: np.concatenate([batch.pop(name) for batch in batches]) for name in names}
-    return _Columns(starts, arrays, texts, ItemColumns.joined(items))
+    warn_of_fragments(reader.path, reader.fragments)
+    batches[0] |= {name: np.empty(0, np.int32) for name in numbers}
+    columns: dict[str, Any] = {
+        "offset": np.concatenate(offsets),
+        "ids": np.frombuffer(b"".join(texts), dtype=np.uint8),
+        "id_ends": np.cumsum(np.concatenate(ends)),
+        "torn": np.array(reader.torn),
+        **{f"{name}:names": np.array(json.dumps(list(number))) for name, number in numbers.items()},
+    }
+    for name in list(batches[0]):  # one column after the other, so that only one is there twice
+        columns[name] = np.concatenate([batch.pop(name) for batch in batches])
+    if ITEMS in header.estimators:
+        whole = ItemColumns.joined(items)
+        columns |= {f"{ITEMS}:{field.name}": getattr(whole, field.name) for field in fields(whole)}
+        columns[f"{ITEMS}:paths"] = np.array(json.dumps(whole.paths))
+    return columns
 
 
 @cache

@@ -1,7 +1,7 @@
 """Records as a table: whole records by position, and what is known of all of them as arrays.
 
 `table_of` makes one of any sequence of records. A large record file (`calibrate.data.columns`) has one whose columns
-are decoded without the records, which are read one by one. Callers need not know which.
+stand in a file beside it, and whose records are read one by one. Callers need not know which.
 """
 
 from __future__ import annotations

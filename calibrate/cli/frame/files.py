@@ -77,7 +77,7 @@ def _same_file(a: Path, b: Path) -> bool:
 
 
 def open_files(paths: Sequence[Path], table: ImportSettings | None = None) -> list[RecordFile]:
-    """Open record files, and tables with scores and labels; large ones by their columns.
+    """Open record files, and tables with scores and labels; the columns of large files are made where they are missing.
 
     Args:
         paths: The files.

@@ -1,8 +1,10 @@
-"""Columns of a large record file: the results of its records."""
+"""Columns beside a record file: the results of the records, and never those of another file."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
 import re
 from array import array
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 
 from calibrate.data import columns
 from calibrate.data.columns import open_records
-from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.data.records import Record, RecordFile, read_records, rewrite_records, write_records
 from calibrate.data.split import split
 from calibrate.data.table import CUT, DIGESTS, NUMBERS, RecordTable, among, table_of
 from calibrate.pipeline import fit_artifact, held_out
@@ -41,7 +43,7 @@ def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def in_columns(path: Path) -> tuple[RecordFile, RecordTable]:
     file = open_records(path)
-    assert [type(source) for source in file.records.sources] == [columns._Log]
+    assert path.with_name(f"{path.name}.columns.npz").is_file()
     return file, file.records
 
 
@@ -227,6 +229,7 @@ def test_two_commands_on_one_log(records_path: Path) -> None:
 def test_an_open_file_stays_what_it_was_when_the_log_is_replaced(records_path: Path) -> None:
     plain, (_, records) = read_records(records_path), in_columns(records_path)
     write_records(records_path, plain.header, plain.records[:3])
+    in_columns(records_path)  # builds the columns of the new file
     assert list(records) == list(plain.records)
     assert int((records.labels() >= 0).sum()) == len(plain.records)
 
@@ -284,12 +287,49 @@ def test_scores_of_a_large_fit_are_packed(
             CalibrationScores.from_stored({**stored, "error": wrong})
 
 
-def test_a_torn_last_line_is_left_out_and_one_without_its_end_is_read(records_path: Path) -> None:
+def test_columns_are_made_again_when_the_log_has_changed(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of another version of the file would be certified otherwise."""
+    made: list[Any] = []
+    make = columns._made
+
+    def counted(*given: Any) -> Any:
+        made.append(given)
+        return make(*given)
+
+    monkeypatch.setattr(columns, "_made", counted)
     whole = records_path.read_bytes().splitlines(keepends=True)
-    records_path.write_bytes(b"".join(whole[:80]) + whole[80][:50])
+    records_path.write_bytes(b"".join(whole[:60]))
+    for _ in range(2):
+        assert_read(records_path, KEY)
+    assert len(made) == 1  # the second time they are read
+    with records_path.open("ab") as log:
+        log.write(b"".join(whole[60:80]) + whole[80][:50])
     assert assert_read(records_path, KEY)[1].torn
-    records_path.write_bytes(b"".join(whole[:81]) + whole[81].rstrip())
-    assert not assert_read(records_path, KEY)[1].torn
+    with records_path.open("ab") as log:
+        log.write(whole[80][50:] + b"\n" + whole[81].rstrip())
+    assert_read(records_path, KEY)  # a last line without its end is whole if it is a record
+    assert len(made) == 3
+    rewrite_records(records_path, lambda file: RecordFile(file.path, file.header, file.records[::-1]))
+    assert_read(records_path, KEY)
+    content = records_path.read_bytes()
+    with records_path.open("r+b") as same:  # in place, with the same size
+        same.seek(content.index(b'"correct":true'))
+        same.write(b'"correct":null')
+    os.utime(records_path, ns=(1, 1))
+    assert_read(records_path, KEY)
+    assert len(made) == 5
+    records_path.with_name("records.jsonl.columns.npz").write_bytes(b"something else")
+    assert_read(records_path, KEY)
+    assert len(made) == 6
+
+
+def test_a_full_disk_costs_time_and_no_result(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(columns, "atomic_write", full)
+    with pytest.warns(UserWarning, match="cannot be kept .*No space left on device"):
+        assert open_records(records_path) == read_records(records_path)
 
 
 def test_small_files_and_files_without_the_extra_are_read_in_memory(
