@@ -44,35 +44,17 @@ COLOURS = {"refuted": "red", "supported": "green", "undecided": "yellow"}
 @command("audit", "calibrating.md#audit")
 def audit(
     records: Annotated[
-        list[Path],
-        typer.Option(
-            "--records",
-            "-r",
-            help="Fresh record file or table, made like that of the fit. May be repeated; a cascade: one a stage.",
-        ),
+        list[Path], typer.Option("--records", "-r", help="Fresh record file or table; of a cascade one a stage.")
     ],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact to test.")] = Path("artifact.json"),
-    at_most: Annotated[
-        float | None, typer.Option(help="Error rate to test instead of the artifact's alpha, e.g. alpha plus a margin.")
-    ] = None,
-    level: Annotated[
-        float,
-        typer.Option(
-            help="Probability of refuting a gate that is just good enough, or of an alarm if nothing has changed."
-        ),
-    ] = 0.05,
+    at_most: Annotated[float | None, typer.Option(help="Error rate to test in place of the artifact's alpha.")] = None,
+    level: Annotated[float, typer.Option(help="Probability of a false verdict, or of a false alarm.")] = 0.05,
     estimator: Annotated[str | None, typer.Option("--score", "-s", help="Key of the scores.")] = None,
     anytime: Annotated[
-        bool,
-        typer.Option(
-            "--anytime", help="Verdicts that hold however often you audit the growing file; needs more labels."
-        ),
+        bool, typer.Option("--anytime", help="Verdicts that hold however often a growing file is audited.")
     ] = False,
     unlabelled: Annotated[
-        bool,
-        typer.Option(
-            "--unlabelled", help="Needs no labels: compare the scores with those at calibration, by the drift monitor."
-        ),
+        bool, typer.Option("--unlabelled", help="Without labels: compare the scores with those at calibration.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, for programs.")] = False,
     map: MapOption = None,

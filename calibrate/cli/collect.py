@@ -61,7 +61,6 @@ def collect(
     Example: calibrate collect q.jsonl -m openai:gpt-4o-mini -s semantic_entropy
 
     Every answer is on disk before the next is waited for: the same command continues a collection that was stopped.
-    Options given several times: --score, --scorer, --map, --set, --results.
     """
     settings = load_settings(CollectSettings, None, given, assigned or ())
     keep_inputs([questions, settings.tools, *(results or ())], [out])

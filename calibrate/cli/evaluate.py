@@ -53,30 +53,19 @@ class Form(StrEnum):
 @command("evaluate", "calibrating.md#evaluate")
 def evaluate(
     records: Annotated[list[Path], typer.Argument(help="Record files or tables with scores and labels.")],
-    alpha: Annotated[
-        list[float] | None, typer.Option("--alpha", "-a", help="May be repeated (0.15, the paper's).")
-    ] = None,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME or NAME:option=value,... May be repeated. Default: the paper's methods."),
-    ] = None,
-    estimator: Annotated[
-        list[str] | None, typer.Option("--score", "-s", help="May be repeated. Default: every one with scores.")
-    ] = None,
+    alpha: Annotated[list[float] | None, typer.Option("--alpha", "-a", help="Targets (0.15, the paper's).")] = None,
+    rule: Annotated[list[str] | None, typer.Option(help="NAME or NAME:option=value,... Default: the paper's.")] = None,
+    estimator: Annotated[list[str] | None, typer.Option("--score", "-s", help="Default: every score.")] = None,
     n_calibration: Annotated[
-        list[int] | None, typer.Option(help="Questions to fit on in each split. May be repeated. Default: half.", min=1)
+        list[int] | None, typer.Option(help="Questions to fit on in each split. Default: half.", min=1)
     ] = None,
     splits: Annotated[int, typer.Option(help="Random splits.", min=1)] = 100,
     delta: Annotated[float | None, typer.Option(help="Failure probability (0.1; of the paper's methods 0.05).")] = None,
-    apart: Annotated[
-        bool, typer.Option("--apart", help="Each file is a separate data set or model; do not pool.")
-    ] = False,
-    cluster_by_group: Annotated[
-        bool, typer.Option("--cluster-by-group", help="Keep groups whole when splitting.")
-    ] = False,
+    apart: Annotated[bool, typer.Option("--apart", help="Each file is a data set or model of its own.")] = False,
+    cluster_by_group: Annotated[bool, typer.Option("--cluster-by-group", help="Keep groups whole in splits.")] = False,
     form: Annotated[list[Form] | None, typer.Option("--table", help="Compare as this table of the paper does.")] = None,
     figure: Annotated[
-        Path | None, typer.Option(help="Write the paper's four-panel figure here (PNG): risk and acceptance by alpha.")
+        Path | None, typer.Option(help="PNG with the paper's panels: risk and acceptance by alpha.")
     ] = None,
     csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table here.")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,

@@ -45,33 +45,24 @@ __all__ = ["plan", "sample"]
 
 @command("plan", "calibrating.md#plan-how-many-questions-to-label")
 def plan(
-    alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
+    alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers accepted.")],
     accuracy: Annotated[float | None, typer.Option(help="Your guess of the share of right answers, e.g. 0.7.")] = None,
     auroc: Annotated[float | None, typer.Option(help="Your guess of the AUROC of the score, e.g. 0.75.")] = None,
     delta: Annotated[float, typer.Option(help="Failure probability, for rules that have one.")] = 0.1,
     acceptance: Annotated[
-        float | None, typer.Option(help="Share of questions you want answered. Default: half of what is possible.")
+        float | None, typer.Option(help="Share of questions to answer. Default: half of what is possible.")
     ] = None,
-    rule: Annotated[
-        list[str] | None, typer.Option(help=f"May be repeated. Default: {', '.join(PLANNED['answer'])}.")
-    ] = None,
+    rule: Annotated[list[str] | None, typer.Option(help=f"Default: {', '.join(PLANNED['answer'])}.")] = None,
     n: Annotated[
-        list[int] | None,
-        typer.Option(
-            help=f"Number of labelled questions; may be repeated. Default: {', '.join(map(str, DEFAULT_SIZES))}."
-        ),
+        list[int] | None, typer.Option(help=f"Labelled questions. Default: {', '.join(map(str, DEFAULT_SIZES))}.")
     ] = None,
     records: Annotated[
-        list[Path] | None,
-        typer.Option(help="Scored records without labels: compares where to spend the labels. May be repeated."),
+        list[Path] | None, typer.Option(help="Scored records without labels: where to spend labels.")
     ] = None,
     pilot: Annotated[
-        list[Path] | None,
-        typer.Option(help="A hundred or more labelled records, instead of --accuracy and --auroc. May be repeated."),
+        list[Path] | None, typer.Option(help="A hundred or more labelled records, instead of guesses.")
     ] = None,
-    labels: Annotated[
-        list[int] | None, typer.Option(help="With --records: labels you can afford; may be repeated (300).")
-    ] = None,
+    labels: Annotated[list[int] | None, typer.Option(help="With --records: labels you can afford (300).")] = None,
     estimator: EstimatorOption = None,
     repetitions: Annotated[int, typer.Option(help="Simulated calibrations.", min=2)] = 300,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
@@ -249,7 +240,7 @@ def _labelled_draws(folders: Iterable[Path]) -> list[RecordFile]:
 
 @command("sample", "label-where-it-matters.md")
 def sample(
-    records: Annotated[list[Path], typer.Option("--records", help="Scored records without labels. May be repeated.")],
+    records: Annotated[list[Path], typer.Option("--records", help="Scored records without labels.")],
     n: Annotated[int, typer.Option("--n", help="Questions to label.")],
     scope: Annotated[
         float,
@@ -261,7 +252,7 @@ def sample(
     out: Annotated[Path, typer.Option("--out", "-o", help="Record file to write.")] = Path("to-label.jsonl"),
     estimator: EstimatorOption = None,
     fixed_beforehand: Annotated[
-        bool, typer.Option("--fixed-beforehand", help="The scope was fixed before anybody looked at these scores.")
+        bool, typer.Option("--fixed-beforehand", help="The scope was fixed before you saw these scores.")
     ] = False,
     without_failed: WithoutFailedOption = False,
 ) -> None:

@@ -40,13 +40,8 @@ def report(
     ],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact that `fit` wrote.")] = Path("artifact.json"),
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file; figures go next to it.")] = Path("report.html"),
-    test: Annotated[
-        list[Path] | None,
-        typer.Option(help="Record file that was kept out of the fit, if it is another. May be repeated."),
-    ] = None,
-    estimator: Annotated[
-        str | None, typer.Option("--score", "-s", help="Key of the scores, if several fit the artifact.")
-    ] = None,
+    test: Annotated[list[Path] | None, typer.Option(help="Record file kept out of the fit, if it is another.")] = None,
+    estimator: Annotated[str | None, typer.Option("--score", "-s", help="Key of the scores, if several fit.")] = None,
     splits: Annotated[int, typer.Option(help="Random splits for the table of rules; 0 leaves it out.", min=0)] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="An artifact alone: its content, for programs.")] = False,
     map: MapOption = None,

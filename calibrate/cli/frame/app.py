@@ -115,6 +115,10 @@ app = typer.Typer(
 )
 
 
+UNBROKEN = "\u2011"
+"""Stands for a hyphen while click breaks lines, which it does after hyphens, also in names to copy."""
+
+
 class _Command(TyperCommand):
     """Help with the options under their headings."""
 
@@ -125,19 +129,22 @@ class _Command(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None and parameter.name != "help":
                 usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                several = re.sub(r"<list\[(\w+)\]>", lambda found: f"<{found[1].lower()}> ...", record[0])
-                names = several.replace(" range>", ">")
-                headings.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append((names, record[1]))
+                names = re.sub(r"<list\[([^\]]+)\]>", lambda found: f"<{found[1].lower()}>", record[0])
+                names = names.replace(" range>", ">") + (" ..." if getattr(parameter, "multiple", False) else "")
+                headings.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(
+                    (names, record[1].replace("-", UNBROKEN))
+                )
         for heading, records in headings.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+        formatter.buffer[:] = [text.replace(UNBROKEN, "-") for text in formatter.buffer]
 
 
 def command(name: str, page: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a function to `app` as the command of this name, with its page of the documentation."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        # After a line of \\b click keeps the lines of a paragraph: examples are commands to copy.
+        # After a line with a backspace, click keeps the lines of a paragraph: examples are commands to copy.
         text = inspect.cleandoc(function.__doc__ or "").replace("\n\nExample:", "\n\n\b\nExample:")
         return app.command(name, cls=_Command, help=text, epilog=f"Documentation: docs/{page}")(function)
 

@@ -162,8 +162,9 @@ def print_router(artifact: RouterArtifact) -> None:
         )
     columns = ("group", "labels", "wrong, no gate", "answers if", "answered", "wrong among answered")
     console.print(table("Groups", columns, rows))
-    for line in promises(artifact):
-        print_line(line)
+    for name, part in artifact.artifacts.items():
+        if part.threshold is not None:  # of the others the table says all
+            print_line(f"{name}: {promises(part)[0]}")
     print_line(together(artifact), "bold")
     nothing = [name for name, part in artifact.artifacts.items() if part.calibration.error and part.threshold is None]
     if nothing:
