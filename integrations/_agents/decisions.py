@@ -15,7 +15,6 @@ from pydantic import AfterValidator, TypeAdapter
 from typing_extensions import TypedDict
 
 from guardrail.bindings import arguments_fault
-from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.plain_json import json_fault, text_fault
 from guardrail.verdict import Verdict
@@ -32,7 +31,6 @@ __all__ = [
     "Decision",
     "DecisionType",
     "answer_schema",
-    "check_decision_types",
     "checked",
     "edit_note",
     "order_for",
@@ -44,17 +42,6 @@ DecisionType = Literal["approve", "edit", "reject", "respond", "answer"]
 ALL_DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond", "answer")
 REQUEST_FORMAT = 1
 """Version of the request in an interrupt; a request without a version is of the first."""
-
-
-def check_decision_types(allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
-    """The decisions that a person may take.
-
-    Raises:
-        UsageError: An unknown decision, or none.
-    """
-    if set(allowed) - set(ALL_DECISIONS) or not allowed:
-        raise UsageError(f"allowed_decisions are some of {ALL_DECISIONS}, got {tuple(allowed)!r}")
-    return tuple(allowed)
 
 
 def _unbroken(text: str) -> str:
@@ -236,22 +223,18 @@ def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
         if same_call(call, edited):  # only the text beside it, or another call of the message, was changed
             return ToolCallOrder.of(call, "approve")
         return ToolCallOrder.of(call, "edit", args=edited["args"])
-    if decision["type"] == "approve":
-        return ToolCallOrder.of(call, "approve")
-    message = decision.get("message")
-    if decision["type"] == "respond":
-        return ToolCallOrder.of(call, "respond", message=message)
-    if decision["type"] == "answer":
-        return ToolCallOrder.of(call, "answer", message=ANSWERED)
-    if decision["type"] == "lapse":
+    kind, message = decision["type"], decision.get("message")
+    if kind in ("approve", "respond"):
+        return ToolCallOrder.of(call, kind, message=message if kind == "respond" else None)
+    if kind == "answer":
+        return ToolCallOrder.of(call, kind, message=ANSWERED)
+    if kind == "lapse":
         return ToolCallOrder.of(call, "reject", message=f"This call of {call['name']} was not run: {message}")
     # The person's words stand last: they may end without a full stop.
-    reason = f" The reason: {message}" if message else ""
     refusal = (
-        f"A person rejected this call of {call['name']}; it was not run. Do not call it again unless the user asks for "
-        f"it.{reason}"
+        f"A person rejected this call of {call['name']}; it was not run. Do not call it again unless the user asks"
     )
-    return ToolCallOrder.of(call, "reject", message=refusal)
+    return ToolCallOrder.of(call, "reject", message=f"{refusal} for it.{f' The reason: {message}' if message else ''}")
 
 
 def _answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict], str]) -> FrozenMessage:

@@ -36,7 +36,6 @@ from .calls import ANSWER_TOOL, answer_key, conversation_digest, is_of_call
 from .decisions import (
     REFUSED,
     DecisionType,
-    check_decision_types,
     checked,
     order_for,
     review_request,
@@ -69,7 +68,7 @@ class CallReviews:
     """
 
     def __init__(self, verdicts: VerdictStore, allowed: Sequence[DecisionType]) -> None:
-        self.verdicts, self._allowed = verdicts, check_decision_types(allowed)
+        self.verdicts, self._allowed = verdicts, allowed
 
     def verdict(self, call_id: str) -> Verdict | None:
         """The verdict on a proposed call; None for an unknown or exempt one."""

@@ -46,7 +46,7 @@ from guardrail.verdict import Verdict
 from .._openai.lru import LRU
 from .artifact_set import ANY_TOOL, ArtifactSet, Given, Key, is_collecting, routes
 from .collecting import RECORDS, StepRecords
-from .decisions import ALL_DECISIONS, DecisionType, check_decision_types
+from .decisions import ALL_DECISIONS, DecisionType
 from .held import ToolCallOrder
 
 __all__ = ["REVIEW", "AgentGate", "AgentStep", "GateOptions", "Judgement", "ModelGate"]
@@ -79,7 +79,7 @@ class GateOptions(TypedDict, total=False):
     `AbstainedError`; a retry of the same step gets it again, without another draw, unless nothing could be measured. A
     Runnable (a stronger model) gets the messages and the tools and answers in place. Any other callable gets the
     `Verdict` and returns a text, an AIMessage, or None for the message."""
-    allowed_decisions: SkipValidation[Sequence[DecisionType]]
+    allowed_decisions: Annotated[Sequence[DecisionType], Field(min_length=1)]
     """What a person may decide; default: everything."""
     records: str | Path
     """Record file for samples of what "collects"; default: ``agent.records.jsonl``."""
@@ -236,7 +236,7 @@ class AgentGate:
         made_per_run: bool = False,
     ) -> None:
         self.options = options = options_of(options)
-        self.allowed = check_decision_types(options["allowed_decisions"])
+        self.allowed = options["allowed_decisions"]
         path, tools, using = options["on_abstain"], options["tools"], options["using"]
         self.reviewed = isinstance(path, str) and path == REVIEW
         try:

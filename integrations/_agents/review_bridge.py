@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -101,25 +101,6 @@ class BaseBridge:
         _log.warning("the decision about review item %s cannot be carried out, so nothing runs: %s", item.id, why)
 
 
-class Reviewed(Protocol):
-    """A guard about whose held-back calls and answers people decide."""
-
-    async def review_requests(self, result: Any) -> list[dict[str, Any]]:
-        """The request that a person sees about each held-back call or answer of a run."""
-
-    async def resume(self, agent: Any, result: Any, decisions: Mapping[str, Mapping[str, Any]], **run: Any) -> Any:
-        """Go on with a run after decisions, by call id."""
-
-
-@dataclass(frozen=True, slots=True)
-class _RunWork:
-    """Leased work on a run: its decisions by call id, and the outcome of each item by its id."""
-
-    leases: Sequence[WorkLease]
-    decisions: Mapping[str, Mapping[str, Any]]
-    outcomes: Mapping[str, str]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBridge(BaseBridge):
     """Puts held-back calls of a run into a review store, and goes on with the run once every call is decided.
@@ -128,7 +109,7 @@ class RunBridge(BaseBridge):
     item, too, under the id of the call that stands for it.
     """
 
-    async def enqueue(self, guard: Reviewed, result: Any) -> list[Item]:
+    async def enqueue(self, guard: Any, result: Any) -> list[Item]:
         """The items of a run's held-back calls; new ones are added.
 
         Args:
@@ -137,7 +118,7 @@ class RunBridge(BaseBridge):
         """
         return [await asyncio.to_thread(self._enqueue, request) for request in await guard.review_requests(result)]
 
-    async def resume(self, guard: Reviewed, agent: Any, result: Any, **run: Any) -> Any:
+    async def resume(self, guard: Any, agent: Any, result: Any, **run: Any) -> Any:
         """Go on with a run whose held-back calls are all decided.
 
         A run that fails can be resumed again, also after the ``lease`` of a process that died. It has no checkpoints:
@@ -154,50 +135,56 @@ class RunBridge(BaseBridge):
             on.
         """
         requests = await guard.review_requests(result)
-        work = await asyncio.to_thread(self._lease, requests)
-        if work is None:
+        leases = await asyncio.to_thread(self._lease, requests)
+        if not leases:
             return None
+        answers = await asyncio.to_thread(self._answers, requests)
+        decisions = {call_id: answer["decisions"][0] for call_id, (answer, _) in answers.items()}
         try:
-            resumed = await guard.resume(agent, result, work.decisions, **run)
+            resumed = await guard.resume(agent, result, decisions, **run)
         except Exception as error:
             # A rejection of a structured answer raises: that is the result of the run, and another run gives no other.
             ended = isinstance(error, AbstainedError) and not isinstance(error, UnmeasuredError)
-            await asyncio.to_thread(self._settle, work, ended=ended)
+            await asyncio.to_thread(self._settle, leases, answers if ended else None)
             raise
-        await asyncio.to_thread(self._settle, work, ended=True)
+        await asyncio.to_thread(self._settle, leases, answers)
         return resumed
 
-    def _settle(self, work: _RunWork, *, ended: bool) -> None:
-        for lease in work.leases:
-            if ended:
-                self.store.settle(lease, what=work.outcomes[lease.item.id], again=False)
-            else:
+    def _settle(self, leases: Sequence[WorkLease], answers: Mapping[str, tuple[Any, str | None]] | None) -> None:
+        """Note what became of each item; without ``answers`` the run failed, and can be resumed again."""
+        for lease in leases:
+            if answers is None:
                 self.store.settle(lease, again=True)
+            else:
+                _, why = answers[lease.item.content.metadata["call_id"]]
+                self.store.settle(lease, what="carried_out" if why is None else "lapsed", again=False)
 
     def _enqueue(self, request: Mapping[str, Any]) -> Item:
         return self._item(request, request["call_id"], call_id=request["call_id"])
 
-    def _lease(self, requests: Sequence[Mapping[str, Any]]) -> _RunWork | None:
-        """Lease a run whose calls are all decided; None while it cannot go on, and once it has gone on."""
+    def _lease(self, requests: Sequence[Mapping[str, Any]]) -> Sequence[WorkLease]:
+        """Lease a run whose calls are all decided; empty while it cannot go on, and once it has gone on."""
         items = [item for item in map(self._enqueue, requests) if item.state in ENDED]
         if not requests or len(items) < len(requests):
-            return None
+            return ()
         if all(any(event.what in DONE for event in self.store.trail(item.id)) for item in items):
-            return None
-        leases = self.store.lease([item.id for item in items], seconds=self.lease)
-        if not leases:
-            return None
-        decisions, outcomes = {}, {}
-        texts = [item.decision.text for item in items if item.decision is not None and item.decision.action == "answer"]
-        for request, item in zip(requests, items, strict=True):
-            decided = item.decision
-            other = texts and decided is not None and decided.action != "reject" and decided.text != texts[0]
-            answer, why = self._answer(item, request, TURN_ENDED if other else None)
-            if decided is None:
+            return ()
+        return self.store.lease([item.id for item in items], seconds=self.lease)
+
+    def _answers(self, requests: Sequence[Mapping[str, Any]]) -> dict[str, tuple[dict[str, Any], str | None]]:
+        """The answer to each request by call id, and the reason if it is not the reviewer's."""
+        items = {request["call_id"]: self._enqueue(request) for request in requests}
+        decided = [item.decision for item in items.values() if item.decision is not None]
+        texts = [decision.text for decision in decided if decision.action == "answer"]
+        answers = {}
+        for request in requests:
+            item = items[request["call_id"]]
+            decision = item.decision
+            other = texts and decision is not None and decision.action != "reject" and decision.text != texts[0]
+            answers[request["call_id"]] = self._answer(item, request, TURN_ENDED if other else None)
+            if decision is None:
                 self.store.note_event("not_carried_out", {"reason": TOO_LATE}, item=item.id)
-            decisions[request["call_id"]] = answer["decisions"][0]
-            outcomes[item.id] = "carried_out" if why is None else "lapsed"
-        return _RunWork(leases, decisions, outcomes)
+        return answers
 
 
 def _response_of(decision: Decision, request: Mapping[str, Any]) -> list[dict[str, Any]]:
