@@ -53,11 +53,11 @@ from ._agents.agent_model import (
     step_of,
     unjudged_steps,
 )
-from ._agents.artifact_set import Given
 from ._agents.calls import is_of_call, same_call
 from ._agents.decisions import edit_note, released
-from ._agents.gates import AgentGate, GateOptions
+from ._agents.gates import AgentGate
 from ._agents.held import MessageNote, ToolCallOrder, pack, unpack
+from ._agents.options import GateOptions, Given
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from .langgraph_review import ask
@@ -173,7 +173,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 "checkpointer to keep them. Give it one: create_agent(..., checkpointer=InMemorySaver()), or "
                 'SqliteSaver to survive a restart. Without a person: on_abstain="message".'
             )
-        step = step_of(request, collects=self._gate.artifacts.stand_ins is not None)
+        step = step_of(request, collects=self._gate.artifacts.stand_in)
         gate = self._gate.admit(step, pass_others=self._unjudged == "pass")
         outcome = Outcome()
         if gate is not None:

@@ -37,11 +37,10 @@ from guardrail.specs import identify
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._agents.artifact_set import Given
 from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.decisions import edit_note
 from ._agents.framework_guard import NOT_RUN, Answer, FrameworkGuard
-from ._agents.gates import GateOptions
+from ._agents.options import GateOptions, Given
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
@@ -27,27 +26,17 @@ from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.plan import plan_for
 
+from .options import COLLECT, REVIEW, GateOptions, Given, Key, judges_of
+
 __all__ = [
     "ANSWER",
-    "ANY_TOOL",
-    "COLLECT",
     "ArtifactSet",
-    "Given",
-    "Key",
-    "collecting",
     "is_collecting",
     "load",
-    "routes",
 ]
 
 ANY_TOOL = "*"
 ANSWER = "answer"
-COLLECT: Literal["collect"] = "collect"
-"""Stands for an artifact: a person decides about each call or answer, and its samples are recorded."""
-Given: TypeAlias = CalibrationArtifact | str | Path
-"""An artifact, its file, or `COLLECT`."""
-Key: TypeAlias = Callable[[Any], str | None]
-"""A function of a conversation's messages that names its group, or None for "all others"."""
 _NO_MODEL = ModelIdentity(provider="unknown", model="unknown")
 
 
@@ -66,13 +55,8 @@ def load(given: Given) -> CalibrationArtifact | None:
     return CalibrationArtifact.load(given)
 
 
-def routes(given: Given | RouterArtifact | None, key: Key | None) -> Mapping[str, Given | None]:
-    """What judges the answers of each group of conversations; without a router, those of all others.
-
-    Raises:
-        UsageError: A router without a key function, or a key function without a router.
-        ValueError: The key is not a function of messages.
-    """
+def _routes(given: Given | RouterArtifact | None, key: Key | None) -> Mapping[str, Given | None]:
+    """What judges the answers of each group of conversations; without a router, those of all others."""
     if isinstance(given, str | Path) and given != COLLECT and Path(given).exists():
         loaded = load_artifact(given)
         given = given if isinstance(loaded, CascadeArtifact) else loaded  # `load` refuses it, and says why
@@ -89,7 +73,7 @@ def routes(given: Given | RouterArtifact | None, key: Key | None) -> Mapping[str
     return given.artifacts
 
 
-def common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
+def _common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
     """The plan that draws what all of these artifacts need, once.
 
     They may differ in the parts of a sample set that they read (log-probabilities, follow-ups, whether samples at
@@ -122,56 +106,39 @@ def common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
 # -- Without an artifact -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _StandIns:
-    """Makes what stands for the artifacts of an agent that has none.
-
-    Attributes:
-        plan: How samples are drawn; None for ten of them at temperature 0.7. A plan without tools gets the agent's.
-        judge: Says which calls a person sees as one; default: those that are equal.
-    """
-
-    plan: SamplingPlan | None
-    judge: ToolCallJudge | None
-
-    def made(
-        self, model: ModelIdentity, system: str | None, bindings: Bindings
-    ) -> tuple[CalibrationArtifact, CalibrationArtifact]:
-        """The stand-ins for calls and for answers.
-
-        Raises:
-            UsageError: The judge compares arguments that the tools do not have.
-        """
-        judge = self.judge or ToolCallJudge()
-        calls = make_estimator("primary_disagreement", judge=judge)
-        plan = self.plan or plan_for([calls])
-        if plan.bindings is None:
-            plan = plan.model_copy(update={"bindings": bindings})
-        judge.check(plan.bindings)
-        answers, prompt = make_estimator("primary_disagreement"), PromptWrapping(system=system)
-        of_calls, of_answers = (collecting(model, plan, prompt, each.spec) for each in (calls, answers))
-        return of_calls, of_answers
-
-
 def is_collecting(artifact: CalibrationArtifact) -> bool:
     """Whether an artifact only stands for one."""
     outcome = artifact.outcome
     return isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.NOT_CALIBRATED
 
 
-def collecting(
+def _collecting(
     model: ModelIdentity, plan: SamplingPlan, prompt: PromptWrapping, estimator: EstimatorSpec
 ) -> CalibrationArtifact:
     """A stand-in for an artifact: it accepts nothing."""
-    outcome = Infeasible(
-        reason=InfeasibleReason.NOT_CALIBRATED,
-        rule="none",
-        alpha=0.0,
-        delta=None,
-        n=0,
-        diagnostics=Diagnostics(base_error=0.0, auroc=None, max_acceptance=0.0),
-    )
+    nothing = Diagnostics(base_error=0.0, auroc=None, max_acceptance=0.0)
+    reason = InfeasibleReason.NOT_CALIBRATED
+    outcome = Infeasible(reason=reason, rule="none", alpha=0.0, delta=None, n=0, diagnostics=nothing)
     return uncalibrated(model, plan, prompt, estimator, outcome)
+
+
+def _stand_ins(
+    options: GateOptions, model: ModelIdentity, system: str | None, bindings: Bindings
+) -> tuple[CalibrationArtifact, CalibrationArtifact]:
+    """What stands for the artifacts of calls and of answers in a request of an agent that has none.
+
+    Raises:
+        UsageError: The judge compares arguments that the tools do not have.
+    """
+    given = judges_of(options["using"]).get("tool_call")
+    judge = given if isinstance(given, ToolCallJudge) else ToolCallJudge()
+    calls, answers = make_estimator("primary_disagreement", judge=judge), make_estimator("primary_disagreement")
+    plan = options["plan"] or plan_for([calls])
+    if plan.bindings is None:
+        plan = plan.model_copy(update={"bindings": bindings})
+    judge.check(plan.bindings)
+    prompt = PromptWrapping(system=system)
+    return _collecting(model, plan, prompt, calls.spec), _collecting(model, plan, prompt, answers.spec)
 
 
 # -- The set -----------------------------------------------------------------------------------------------------------
@@ -184,42 +151,37 @@ class ArtifactSet:
     Attributes:
         answer: Judges final answers; None lets them pass.
         tools: Judges messages that call these tools; "*" stands for every other tool.
-        exempt: Tools whose calls pass.
-        stand_ins: Of an agent without any artifact: each request brings its own system prompt and tools.
+        options: The options of the guard.
+        stand_in: Whether the agent has no artifact, so that each request brings its own system prompt and tools.
         plan: Draws what all of them need.
     """
 
     answer: CalibrationArtifact | None
     tools: Mapping[str, CalibrationArtifact]
-    exempt: Collection[str] = ()
-    stand_ins: _StandIns | None = None
+    options: GateOptions
+    stand_in: bool
     plan: SamplingPlan = field(init=False)
 
     @classmethod
-    def of(
-        cls,
-        artifact: Given | None,
-        tools: Mapping[str, Given] | None,
-        exempt: Collection[str],
-        *,
-        reviewed: bool,
-        plan: SamplingPlan | None = None,
-        judge: object = None,
-    ) -> ArtifactSet:
-        """The artifacts as a caller gives them; see `GuardrailMiddleware`.
-
-        Args:
-            artifact: Judges final answers; "collect" for none yet. None lets answers pass.
-            tools: By tool name, likewise.
-            exempt: Tools whose calls pass.
-            reviewed: Whether a person decides about held-back messages.
-            plan: How samples are drawn for an agent without any artifact.
-            judge: Which calls are the same, for such an agent; others than a `ToolCallJudge` are not used.
+    def by_route(
+        cls, given: Given | RouterArtifact | None, options: GateOptions, *, calls_too: bool
+    ) -> dict[str, ArtifactSet]:
+        """The artifacts for each group of conversations, as a caller gives them; without a router one set for all.
 
         Raises:
-            UsageError: These are no tools or names, a tool is gated and exempt at once, nothing is gated, or something
-                collects where no person decides.
+            UsageError: A router without a key function, or a key function without a router; the options name no tools,
+                or a tool as gated and exempt at once; nothing is gated; or something collects where no person decides.
+            ValueError: The key is not a function of messages.
         """
+        tools, sets = options["tools"], {}
+        for route, artifact in _routes(given, options["key"]).items():
+            gated = {ANY_TOOL: artifact} if calls_too and tools is None and artifact is not None else tools
+            sets[route] = cls._of(artifact, gated, options)
+        return sets
+
+    @classmethod
+    def _of(cls, artifact: Given | None, tools: Mapping[str, Given] | None, options: GateOptions) -> ArtifactSet:
+        exempt = options["exempt"]
         tools = {} if tools is None else tools
         if not isinstance(tools, Mapping) or not all(isinstance(name, str) for name in tools):
             raise UsageError(
@@ -232,31 +194,30 @@ class ArtifactSet:
         if artifact is None and not tools:
             raise UsageError("nothing would be gated: pass artifact=... for answers, tools={name: artifact}, or both")
         answer = None if artifact is None else load(artifact)
-        by_tool = {name: load(given) for name, given in tools.items()}
-        loaded = [*([] if artifact is None else [answer]), *by_tool.values()]
+        given = {name: load(each) for name, each in tools.items()}
+        loaded = [*([] if artifact is None else [answer]), *given.values()]
         known = [each for each in loaded if each is not None]
-        if len(known) < len(loaded) and not reviewed:
+        if len(known) < len(loaded) and options["on_abstain"] != REVIEW:
             raise UsageError(
                 '"collect" in place of an artifact holds every call or answer for a person, so it needs '
                 'on_abstain="review". Collect with it, or give an artifact.'
             )
-        stand_ins = None
         if known:
             # Stand-ins draw like the artifacts, so that one draw serves all.
             first = known[0]
-            calls = answers = collecting(first.model, first.plan, first.prompt, first.estimator)
+            calls = answers = _collecting(first.model, first.plan, first.prompt, first.estimator)
         else:
-            stand_ins = _StandIns(plan, judge if isinstance(judge, ToolCallJudge) else None)
-            calls, answers = stand_ins.made(_NO_MODEL, None, Bindings())
-        return cls(
-            None if artifact is None else answer or answers,
-            {name: each or calls for name, each in by_tool.items()},
-            frozenset(exempt),
-            stand_ins,
-        )
+            calls, answers = _stand_ins(options, _NO_MODEL, None, Bindings())
+        by_tool = {name: each or calls for name, each in given.items()}
+        return cls(None if artifact is None else answer or answers, by_tool, options, stand_in=not known)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "plan", common_plan(self.artifacts))
+        object.__setattr__(self, "plan", _common_plan(self.artifacts))
+
+    @property
+    def exempt(self) -> Collection[str]:
+        """Tools whose calls pass."""
+        return self.options["exempt"]
 
     @property
     def artifacts(self) -> list[CalibrationArtifact]:
@@ -270,9 +231,9 @@ class ArtifactSet:
 
     def for_request(self, model: ModelIdentity, system: str | None, bindings: Bindings) -> ArtifactSet:
         """These artifacts; for an agent without any, what stands for them under the request's conditions."""
-        if self.stand_ins is None:
+        if not self.stand_in:
             return self
-        calls, answers = self.stand_ins.made(model, system, bindings)
+        calls, answers = _stand_ins(self.options, model, system, bindings)
         return replace(self, answer=None if self.answer is None else answers, tools=dict.fromkeys(self.tools, calls))
 
     @property
@@ -324,7 +285,7 @@ class ArtifactSet:
 
     def is_other_model(self, model: ModelIdentity) -> bool:
         """Whether some artifact was calibrated with another model; never for an agent without any."""
-        return self.stand_ins is None and any(artifact.model.differences(model) for artifact in self.artifacts)
+        return not self.stand_in and any(artifact.model.differences(model) for artifact in self.artifacts)
 
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> dict[str, str]:
         """The turns of a conversation, by the digest of each artifact that was not calibrated on such."""

@@ -24,11 +24,9 @@ from guardrail.verdict import Reason, Verdict
 
 from .artifact_set import is_collecting
 
-__all__ = ["RECORDS", "StepRecords"]
+__all__ = ["StepRecords"]
 
 log = logging.getLogger("guardrail")
-RECORDS = Path("agent.records.jsonl")
-"""Where samples are recorded by default."""
 
 
 class StepRecords:

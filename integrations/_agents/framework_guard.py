@@ -31,7 +31,7 @@ from guardrail.specs import identify
 from guardrail.types import Bindings, Sample
 from guardrail.verdict import AbstainedError, Verdict
 
-from .artifact_set import ArtifactSet, Given, is_collecting
+from .artifact_set import ArtifactSet, is_collecting
 from .calls import ANSWER_TOOL, answer_key, conversation_digest, is_of_call
 from .decisions import (
     REFUSED,
@@ -41,8 +41,9 @@ from .decisions import (
     review_request,
 )
 from .decisions import released as decided_message
-from .gates import AgentGate, AgentStep, GateOptions, Judgement
+from .gates import AgentGate, AgentStep, Judgement
 from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder
+from .options import GateOptions, Given
 from .verdicts import VerdictStore
 
 __all__ = ["APPROVED", "NOT_RUN", "Answer", "CallReviews", "FrameworkGuard", "Ruling"]
@@ -260,7 +261,7 @@ class FrameworkGuard:
 
     def check_model(self, model: BaseChatModel) -> None:
         """Refuse another model than the calibrated one, before it is asked."""
-        if self.artifacts.stand_ins is None:
+        if not self.artifacts.stand_in:
             self.artifacts.check_model(identify(model))
             check_settings(model, self.artifacts.plan)
 

@@ -13,17 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
-from pydantic import Field, SkipValidation, TypeAdapter, with_config
-from typing_extensions import TypedDict
 
 from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.decision import Gate, in_two_stages
-from guardrail.errors import UsageError, refuse_unknown
-from guardrail.guard.abstention import ABSTENTION, Abstention, Form, OnAbstain, take_path
+from guardrail.errors import UsageError
+from guardrail.guard.abstention import Abstention, Form, take_path
 from guardrail.guard.assess import Assessment, Assessor
 from guardrail.guard.base import Using, known_path, refuse_same_guard
 from guardrail.guard.endpoint_trust import EndpointTrust
@@ -32,27 +30,24 @@ from guardrail.guard.observers import Observers
 from guardrail.guard.router import on_route, route_by
 from guardrail.items.gate import gate_of, judges_among, undivided
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
-from guardrail.sampling.draws import REMEMBERED, Draws
+from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import Steps
 from guardrail.sampling.follow_ups import Scoring, scorer_of
 from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import only_storable
 from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
-from guardrail.types import Bindings, Probing, Sample, SamplingPlan
-from guardrail.uncertainty import Scorer
+from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.verdict import Verdict
 
 from .._openai.lru import LRU
-from .artifact_set import ANY_TOOL, ArtifactSet, Given, Key, is_collecting, routes
-from .collecting import RECORDS, StepRecords
-from .decisions import ALL_DECISIONS, DecisionType
+from .artifact_set import ArtifactSet, is_collecting
+from .collecting import StepRecords
 from .held import ToolCallOrder
+from .options import REVIEW, Given, judges_of, options_of, scorers_of
 
-__all__ = ["REVIEW", "AgentGate", "AgentStep", "GateOptions", "Judgement", "ModelGate"]
+__all__ = ["AgentGate", "AgentStep", "Judgement", "ModelGate"]
 
-REVIEW: Literal["review"] = "review"
-"""``on_abstain``: a person decides about what is held back."""
 MODELS = 16
 """Model objects whose gates are kept: an agent has one, unless other middleware makes more."""
 SHARED = 64
@@ -61,88 +56,9 @@ _shared: LRU[tuple[BaseChatModel, Draws, EndpointTrust]] = LRU(SHARED)
 """Memory of draws and probes by model and plan. The model is kept so that its id stays its own."""
 
 
-@with_config(extra="forbid", arbitrary_types_allowed=True)
-class GateOptions(TypedDict, total=False):
-    """What the guard of an agent takes beside the artifact for its answers, in every framework."""
-
-    tools: SkipValidation[Mapping[str, Given] | None]
-    """Judges messages that call a tool: an artifact or its file by tool name; "*" is every other tool. "collect" in
-    place of an artifact, here or for answers: a person decides about each, and its samples are recorded for
-    `calibrate learn`. Not given in a framework other than LangChain: the artifact for answers judges calls, too."""
-    exempt: SkipValidation[Sequence[str]]
-    """Tools whose calls pass: those that only read."""
-    key: Any
-    """Of a router's artifact: a function of the conversation's messages that names its group, or None for "all others".
-    It chooses the threshold, so it must not take the name from what a client wrote."""
-    on_abstain: SkipValidation[OnAbstain | Literal["review"]]
-    """"review" (default): a person decides. "message": the agent ends with ``abstain_message``. "raise":
-    `AbstainedError`; a retry of the same step gets it again, without another draw, unless nothing could be measured. A
-    Runnable (a stronger model) gets the messages and the tools and answers in place. Any other callable gets the
-    `Verdict` and returns a text, an AIMessage, or None for the message."""
-    allowed_decisions: Annotated[Sequence[DecisionType], Field(min_length=1)]
-    """What a person may decide; default: everything."""
-    records: str | Path
-    """Record file for samples of what "collects"; default: ``agent.records.jsonl``."""
-    plan: SamplingPlan | None
-    """Sampling plan if nothing has an artifact; default: ten samples at temperature 0.7. A plan without tools gets the
-    agent's."""
-    abstain_message: Any
-    """As in `Guardrail`."""
-    using: Using
-    """As in `Guardrail`, except that several judges are a mapping by name, and several scorers a list: each artifact
-    finds its own. If nothing has an artifact, a `ToolCallJudge` says which calls a person is shown as one: those with
-    the same arguments that matter, `ToolCallJudge(arguments={"refund": ["order_id", "amount"]})`."""
-    probe: Probing
-    """As in `Guardrail`."""
-    on_verdict: Any
-    """As in `Guardrail`."""
-    max_concurrency: Annotated[int, Field(ge=1)] | None
-    """As in `Guardrail`."""
-    remember: Draws | Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """As in `Guardrail`."""
-
-
-_OPTIONS: TypeAdapter[GateOptions] = TypeAdapter(GateOptions)
-_DEFAULTS: GateOptions = {
-    "tools": None,
-    "exempt": (),
-    "key": None,
-    "on_abstain": REVIEW,
-    "allowed_decisions": ALL_DECISIONS,
-    "records": RECORDS,
-    "plan": None,
-    "abstain_message": ABSTENTION,
-    "using": {},
-    "probe": "auto",
-    "on_verdict": None,
-    "max_concurrency": None,
-    "remember": REMEMBERED,
-}
-
-
-def options_of(given: Mapping[str, Any]) -> GateOptions:
-    """The options that a caller gave, and the defaults of all others; an unknown one, or a wrong value, is refused."""
-    for name in given:
-        refuse_unknown(name, _DEFAULTS, "the keywords of an agent's guard", "a setting")
-    return {**_DEFAULTS, **_OPTIONS.validate_python(dict(given))}
-
-
-def _judges(using: Using) -> dict[str, Any]:
-    """The judge objects by name."""
-    judge = using.get("judge")
-    return dict(judge) if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
-
-
-def _scorers(using: Using) -> dict[str, Scorer]:
-    """The scorers by the name of their estimator."""
-    scorer = using.get("scorer")
-    listed = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
-    return {each.follow_up: each for each in listed}
-
-
 def _gates_of(using: Using, artifacts: Sequence[CalibrationArtifact]) -> dict[str, Gate]:
     """The gate of each artifact by its digest, with those of these objects that it needs."""
-    judges, scorers = _judges(using), _scorers(using)
+    judges, scorers = judges_of(using), scorers_of(using)
     return {
         artifact.digest: gate_of(
             artifact,
@@ -213,7 +129,7 @@ class AgentGate:
     """The gate of one agent: its artifacts, its abstention path and its memory.
 
     Args:
-        artifact: Judges final answers, see `ArtifactSet.of`; with the option ``key`` the artifact of a router.
+        artifact: Judges final answers; with the option ``key`` the artifact of a router.
         options: See `GateOptions`.
         calls_too: Whether ``artifact`` judges calls, too, if the option ``tools`` is not given.
         calibrated_settings: Call settings that the artifacts' answers were collected with.
@@ -221,7 +137,7 @@ class AgentGate:
             that are made later: an agent made for each request would otherwise draw again until the gate accepts.
 
     Raises:
-        UsageError: See `options_of`, `ArtifactSet.of` and `routes`; or the path does not exist, or it asks the same
+        UsageError: See `options_of` and `ArtifactSet.by_route`; or the path does not exist, or it asks the same
             model again.
         ArtifactMismatchError: The artifacts cannot judge one agent, or were made with another judge or score.
     """
@@ -237,35 +153,25 @@ class AgentGate:
     ) -> None:
         self.options = options = options_of(options)
         self.allowed = options["allowed_decisions"]
-        path, tools, using = options["on_abstain"], options["tools"], options["using"]
+        path = options["on_abstain"]
         self.reviewed = isinstance(path, str) and path == REVIEW
         try:
             self.on_abstain: Any = path if self.reviewed else known_path(path)
         except ValueError as error:
             raise UsageError(f'{error}. In an agent it may also be "review": a person decides.') from error
-        self._key: Key | None = options["key"]
-        self._routes = {}
-        for name, given in routes(artifact, self._key).items():
-            self._routes[name] = ArtifactSet.of(
-                given,
-                {ANY_TOOL: given} if calls_too and tools is None and given is not None else tools,
-                options["exempt"],
-                reviewed=self.reviewed,
-                plan=options["plan"],
-                judge=_judges(using).get("tool_call"),
-            )
+        self._routes = ArtifactSet.by_route(artifact, options, calls_too=calls_too)
         # A router's sets differ in the artifact of answers alone (and of calls, if it judges them, too).
         self.artifacts = next(iter(self._routes.values()))
         listed = [each for artifacts in self._routes.values() for each in artifacts.artifacts]
         self.calibrated_settings = dict(calibrated_settings or {})
-        self.gates = _gates_of(using, listed)
+        self.gates = _gates_of(options["using"], listed)
         self.observers = Observers.of(options["on_verdict"])
         for each in listed:
             self.observers.admit(each)
         refuse_same_guard(self.on_abstain, listed)
         remember = options["remember"]
         self.draws = remember if isinstance(remember, Draws) else Draws(remember)
-        self._shares = made_per_run and not isinstance(remember, Draws) and self.artifacts.stand_ins is None
+        self._shares = made_per_run and not isinstance(remember, Draws) and not self.artifacts.stand_in
         self._models: LRU[ModelGate] = LRU(MODELS)
 
     def memory_of(self, model: BaseChatModel, plan: SamplingPlan) -> tuple[Draws, EndpointTrust]:
@@ -274,7 +180,7 @@ class AgentGate:
         draws = Draws(self.draws.seconds) if self._shares else self.draws
         mine = (model, draws, EndpointTrust(model, plan, enabled=probes))
         if self._shares:
-            scorers = sorted(_scorers(self.options["using"]))
+            scorers = sorted(scorers_of(self.options["using"]))
             mine = _shared.get((id(model), plan.model_dump_json(), draws.seconds, probes, *scorers), lambda: mine)
         return mine[1:]
 
@@ -290,13 +196,14 @@ class AgentGate:
         self.artifacts.check_tools(step.tools)
         if pass_others and self.artifacts.is_other_model(running):
             return None
-        route = None if self._key is None else route_by(self._key, step.messages, self._routes)
+        key = self.options["key"]
+        route = None if key is None else route_by(key, step.messages, self._routes)
         artifacts = self.artifacts if route is None else self._routes[route]
         artifacts = artifacts.for_request(running, step.system, step.bindings)
         artifacts.check_model(running)
         # The gate holds the model, so its id belongs to no other object while it is cached.
-        key = (id(step.model), route, *(artifact.digest for artifact in artifacts.artifacts))
-        return self._models.get(key, lambda: ModelGate.of(self, step.model, artifacts, route))
+        name = (id(step.model), route, *(artifact.digest for artifact in artifacts.artifacts))
+        return self._models.get(name, lambda: ModelGate.of(self, step.model, artifacts, route))
 
     def fall_back(
         self, verdict: Verdict, messages: Sequence[BaseMessage], *, callbacks: Any = None, form: Form = "text"
@@ -334,7 +241,7 @@ class ModelGate:
     @classmethod
     def of(cls, agent: AgentGate, model: BaseChatModel, artifacts: ArtifactSet, route: str | None) -> ModelGate:
         """Make the gate of an agent for one model."""
-        made = artifacts.stand_ins is not None
+        made = artifacts.stand_in
         gates = _gates_of(agent.options["using"], artifacts.artifacts) if made else agent.gates
         records = None
         if any(map(is_collecting, artifacts.artifacts)):
@@ -427,7 +334,7 @@ class ModelGate:
                 plan,
                 max_concurrency=agent.options["max_concurrency"],
                 transport=step.settings,
-                scoring=Scoring(_scorers(agent.options["using"]), artifacts.artifacts[0].prompt, asked),
+                scoring=Scoring(scorers_of(agent.options["using"]), artifacts.artifacts[0].prompt, asked),
             ),
             gates=concerned,
             trust=self.trust,

@@ -584,7 +584,7 @@ def test_a_decision_that_cannot_be_carried_out_is_refused() -> None:
             asyncio.run(bank.guard.decide(result, {value["call_id"]: wrong}))
     with pytest.raises(UsageError, match="no held-back call"):
         asyncio.run(bank.guard.decide(result, {"another": {"type": "approve"}}))
-    with pytest.raises(UsageError, match="allowed_decisions"):
+    with pytest.raises(ValidationError, match="allowed_decisions"):
         Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["lapse"])
 
 
