@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from benchmarks.estimators.sources import sources
 from benchmarks.paper.pools import recorded_pools
 from benchmarks.paper.printed import POPULATIONS
-from calibrate.evaluation.planning import Binormal
+from calibrate.evaluation.populations import Binormal
 from calibrate.fitting import Target
 from calibrate.rules import Feasible, Result
 from calibrate.scope import cut_at

@@ -157,7 +157,7 @@ def run_mapie(interpreter: str, p: Array, error: NDArray[np.int8]) -> list[dict[
 
 def compare(n: int, interpreter: str, kind: type[Untied] | type[Tied]) -> None:
     """Print one table."""
-    from calibrate.evaluation.planning import Binormal
+    from calibrate.evaluation.populations import Binormal
     from calibrate.fitting import fit
     from guardrail.outcome import Feasible
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.paper.printed import POPULATIONS, Population
 from calibrate.correctness import make_rule
 from calibrate.data.questions import Question
-from calibrate.evaluation.planning import Binormal
+from calibrate.evaluation.populations import Binormal
 from guardrail.errors import UsageError
 from guardrail.judges import normalise
 from guardrail.judges.numbers import parse_number

@@ -18,17 +18,9 @@ from guardrail.items.spec import ITEMS, ItemsSpec
 from ..data.progress import bar
 from ..data.records import RecordFile, header_of, read_records, write_records
 from ..data.split import one_per_question
-from ..evaluation.planning import (
-    DEFAULT_SIZES,
-    Binormal,
-    ItemPilot,
-    Pilot,
-    Plan,
-    ScopeRow,
-    error_probabilities,
-    plan_scope,
-)
+from ..evaluation.planning import DEFAULT_SIZES, Plan, ScopeRow, plan_scope
 from ..evaluation.planning import plan as simulate
+from ..evaluation.populations import Binormal, ItemPilot, Pilot, error_probabilities
 from ..pipeline import described
 from ..rules import PLANNED
 from ..scope import draw_to_label, refuse_scope_after_labels
@@ -201,20 +193,8 @@ def _cell(row: ScopeRow) -> str:
 
 
 def _print_result(plan: Plan) -> None:
-    sizes = sorted({row.n for row in plan.rows})
-    cells = {(row.rule, row.n): row for row in plan.rows}
-    rows = []
-    for rule in dict.fromkeys(row.rule for row in plan.rows):
-        shown = []
-        for size in sizes:
-            row = cells[rule, size]
-            nothing = row.infeasible_rate.value
-            shown.append(f"{100 * row.acceptance.value:.0f}" + (f" ({100 * nothing:.0f})" if nothing >= 0.005 else ""))
-        rows.append([rule, *shown])
-    title = "Answered, % (calibrations that answer nothing, %), by number of labelled questions"
-    if plan.unit == "item":
-        title = "Items kept, % (calibrations that keep nothing, %), by number of labelled answers"
-    console.print(table(title, ["rule", *map(str, sizes)], rows))
+    shown = plan.table()
+    console.print(table(plan.title, shown.heads, shown.rows))
     opening, *lines = plan.words
     print_line(opening)
     for line in lines:

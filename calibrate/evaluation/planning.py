@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.notebook import Table, as_html, axis, percent
+from guardrail.notebook import Table, as_html, axis
 from guardrail.outcome import CERTIFIED, InfeasibleReason
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..fitting import DEFAULT_DELTA, Target, rule_for, rule_named
-from ..rules import PLANNED, Infeasible, Rule, Unit
-from ..rules.counts import check_share, counts
-from ..rules.items import AnswerItems
+from ..rules import PLANNED, Infeasible, Unit
+from ..rules.counts import Bools, Floats, check_share
 from ..scope import POOL_FACTOR, cut_at
-from ..scoring.metrics import auroc
 from ..spec_syntax import parse_rule
+from .populations import Binormal, ItemPilot, Pilot, Population
 from .results import Estimate
 
 __all__ = [
     "DEFAULT_SIZES",
     "RELIABLY",
     "SCOPES",
-    "Binormal",
-    "ItemPilot",
     "Needed",
-    "Pilot",
     "Plan",
     "PlanRow",
     "ScopeRow",
-    "error_probabilities",
     "labels_needed",
     "plan",
     "plan_scope",
@@ -49,8 +42,6 @@ __all__ = [
 DEFAULT_SIZES = (100, 200, 300, 500, 1000, 1500, 3000)
 SCOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
 """Shares of the scores that `plan_scope` compares."""
-FEWEST_IN_PILOT = 20
-"""Labelled questions below which a pilot is refused."""
 RELIABLY = 0.8
 """Share of calibrations that have to reach the target acceptance."""
 
@@ -155,14 +146,25 @@ class Plan(Frozen):
             yield name, getattr(self, name)
         yield "needed", {need.rule: need.n for need in self.needed}
 
+    def table(self) -> Table:
+        """A row a rule and a column a number of labels: what is answered, and how often nothing is, in %."""
+        cells: dict[str, list[str]] = {}
+        for row in self.rows:
+            nothing = row.infeasible_rate.value
+            shown = f"{100 * row.acceptance.value:.0f}" + (f" ({100 * nothing:.0f})" if nothing >= 0.005 else "")
+            cells.setdefault(row.rule, []).append(shown)
+        sizes = sorted({str(row.n) for row in self.rows}, key=int)
+        return Table(("rule", *sizes), [(rule, *shown) for rule, shown in cells.items()])
+
+    @property
+    def title(self) -> str:
+        """The meaning of the table's cells."""
+        if self.unit == "item":
+            return "Items kept, % (calibrations that keep nothing, %), by number of labelled answers"
+        return "Answered, % (calibrations that answer nothing, %), by number of labelled questions"
+
     def _repr_html_(self) -> str:
-        rows = [
-            [row.rule, str(row.n), *(percent(e.value) for e in (row.acceptance, row.reached_rate, row.violation_rate))]
-            for row in self.rows
-        ]
-        heads = ("rule", "labels", "answered", f"reaches {percent(self.target_acceptance)}", "above alpha")
-        title = f"Labels needed to answer {percent(self.target_acceptance)} of questions at alpha = {self.alpha:g}"
-        return as_html(title, [("", line) for line in self.words], Table(heads, rows))
+        return as_html(self.title, [("", line) for line in self.words], self.table())
 
     def plot(self, ax: Any = None) -> Any:
         """Share of questions answered against the number of labels, a line for each rule.
@@ -221,58 +223,46 @@ def plan(
     Raises:
         UsageError: A number outside its range, an unknown rule, or nothing to simulate.
     """
-    population = _population(accuracy, auroc, pilot)
+    population: Population
+    if pilot is not None and accuracy is None and auroc is None:
+        population = pilot
+    elif pilot is None and accuracy is not None and auroc is not None:
+        population = Binormal(accuracy, auroc)
+    else:
+        raise UsageError("a plan needs accuracy and auroc (guesses; a small pilot shows both), or a pilot, not both.")
     rules = PLANNED[population.unit] if rules is None else rules
-    sizes = _checked(sizes, rules, repetitions)
-    targets = [_target(rule, alpha, delta, population) for rule in rules]
-    ceiling = population.ceiling(alpha)
-    target = ceiling / 2.0 if target_acceptance is None else target_acceptance
+    if isinstance(rules, str) or not rules or not sizes:
+        raise UsageError(f"a plan needs lists of rules and sizes, at least one each, got {rules!r} and {sizes!r}.")
+    if min(sizes) < 1 or repetitions < 2:
+        raise UsageError(f"sizes must be at least 1 and repetitions at least 2, got {min(sizes)} and {repetitions}.")
     if target_acceptance is not None and not 0 < target_acceptance <= 1:
         raise UsageError(f"target acceptance must be in (0, 1], got {target_acceptance}. Write 0.4 for 40 %.")
-    acceptances, rate = _simulate(population, targets, sizes, repetitions, seed, progress)
-    reached = (acceptances >= target) & (acceptances > 0)
-    rows = tuple(
-        _row(name, n, alpha, acceptances[r, s], rate[r, s], reached[r, s])
-        for r, name in enumerate(rules)
-        for s, n in enumerate(sizes)
-    )
-    needed = tuple(_needed(name, sizes, reached[r].mean(axis=1), repetitions) for r, name in enumerate(rules))
+    targets, sizes = [_target(rule, alpha, delta, population) for rule in rules], sorted(set(sizes))
+    ceiling = population.ceiling(alpha)
+    goal = ceiling / 2.0 if target_acceptance is None else target_acceptance
+    accepted, rate = _simulate(population, targets, sizes, repetitions, seed, progress)
+    reached = (accepted >= goal) & (accepted > 0)
     return Plan(
         alpha=alpha,
         delta=delta,
         accuracy=population.accuracy,
         auroc=population.auroc,
         oracle_acceptance=ceiling,
-        target_acceptance=target,
+        target_acceptance=goal,
         populations="binormal" if pilot is None else "pilot",
         unit=population.unit,
         repetitions=repetitions,
         seed=seed,
-        rows=rows,
-        needed=needed,
+        rows=tuple(
+            _row(rule, n, alpha, accepted[r, s], rate[r, s], reached[r, s])
+            for r, rule in enumerate(rules)
+            for s, n in enumerate(sizes)
+        ),
+        needed=tuple(_needed(rule, sizes, reached[r].mean(axis=1), repetitions) for r, rule in enumerate(rules)),
     )
 
 
-def _checked(sizes: Sequence[int], rules: Sequence[str], repetitions: int) -> tuple[int, ...]:
-    if isinstance(rules, str) or not rules or not sizes:
-        raise UsageError(f"a plan needs lists of rules and sizes, at least one each, got {rules!r} and {sizes!r}.")
-    if min(sizes) < 1 or repetitions < 2:
-        raise UsageError(f"sizes must be at least 1 and repetitions at least 2, got {min(sizes)} and {repetitions}.")
-    return tuple(sorted(set(sizes)))
-
-
-def _population(
-    accuracy: float | None, auroc: float | None, pilot: Pilot | ItemPilot | None
-) -> Binormal | Pilot | ItemPilot:
-    guessed = accuracy is not None or auroc is not None
-    if pilot is not None and not guessed:
-        return pilot
-    if pilot is not None or accuracy is None or auroc is None:
-        raise UsageError("a plan needs accuracy and auroc (guesses; a small pilot shows both), or a pilot, not both.")
-    return Binormal(accuracy, auroc)
-
-
-def _target(rule: str, alpha: float, delta: float, population: Binormal | Pilot | ItemPilot | None = None) -> Target:
+def _target(rule: str, alpha: float, delta: float, population: Population | None = None) -> Target:
     check_share("delta", delta)
     name, options = parse_rule(rule)
     chosen = rule_named(name) if population is None else rule_for(population.unit, name)
@@ -282,13 +272,13 @@ def _target(rule: str, alpha: float, delta: float, population: Binormal | Pilot 
 
 
 def _simulate(
-    population: Binormal | Pilot | ItemPilot,
+    population: Population,
     targets: Sequence[Target],
     sizes: Sequence[int],
     repetitions: int,
     seed: int,
     progress: Progress,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Acceptance and error rate of every threshold, by rule, size and repetition; 0 acceptance where infeasible."""
     acceptances = np.zeros((len(targets), len(sizes), repetitions))
     rate = np.zeros_like(acceptances)
@@ -308,34 +298,19 @@ def _simulate(
     return acceptances, rate
 
 
-def _row(
-    rule: str,
-    n: int,
-    alpha: float,
-    acceptances: NDArray[np.float64],
-    rate: NDArray[np.float64],
-    reached: NDArray[np.bool_],
-) -> PlanRow:
+def _row(rule: str, n: int, alpha: float, accepted: Floats, rate: Floats, reached: Bools) -> PlanRow:
     return PlanRow(
         rule=rule,
         n=n,
-        acceptance=_mean(acceptances),
-        infeasible_rate=_share(acceptances == 0),
+        acceptance=Estimate.mean(accepted),
+        infeasible_rate=Estimate.mean(accepted == 0),
         # An infeasible calibration accepts nothing, so it cannot exceed alpha.
-        violation_rate=_share((acceptances > 0) & (rate > alpha)),
-        reached_rate=_share(reached),
+        violation_rate=Estimate.mean((accepted > 0) & (rate > alpha)),
+        reached_rate=Estimate.mean(reached),
     )
 
 
-def _mean(values: NDArray[np.float64]) -> Estimate:
-    return Estimate(value=float(values.mean()), se=float(values.std(ddof=1)) / math.sqrt(values.size))
-
-
-def _share(flags: NDArray[np.bool_]) -> Estimate:
-    return _mean(flags.astype(np.float64))
-
-
-def _needed(rule: str, sizes: Sequence[int], share: NDArray[np.float64], repetitions: int) -> Needed:
+def _needed(rule: str, sizes: Sequence[int], share: Floats, repetitions: int) -> Needed:
     """The sizes at which the share of calibrations that reach the target, and its 95 % band, pass 80 %."""
     low_band, high_band = _wilson(share, repetitions)
     # The upper band of the share crosses first, so it gives the lower end of n.
@@ -343,7 +318,7 @@ def _needed(rule: str, sizes: Sequence[int], share: NDArray[np.float64], repetit
     return Needed(rule=rule, n=n, low=low, high=high, at_most=n is not None and n == sizes[0])
 
 
-def _wilson(share: NDArray[np.float64], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _wilson(share: Floats, size: int) -> tuple[Floats, Floats]:
     """Wilson's 95 % interval of each share; unlike plus or minus two standard errors it is sound at 0 and 1."""
     z = float(special.ndtri(0.975))
     centre = (share + z**2 / (2 * size)) / (1 + z**2 / size)
@@ -351,7 +326,7 @@ def _wilson(share: NDArray[np.float64], size: int) -> tuple[NDArray[np.float64],
     return centre - half, centre + half
 
 
-def _crossing(sizes: Sequence[int], share: NDArray[np.float64]) -> int | None:
+def _crossing(sizes: Sequence[int], share: Floats) -> int | None:
     """The first n at which the share reaches 80 %, linear in ln n between sizes; None if it never does."""
     reached = np.flatnonzero(share >= RELIABLY)
     if not reached.size:
@@ -413,218 +388,6 @@ def _rounded(n: int) -> int:
     return math.ceil(n / step) * step
 
 
-# -- A population in closed form: the scores of right and of wrong answers are normal with equal spread ----------------
-# Used for planning and for simulations. Given its accuracy and AUROC nothing else is free: right answers score N(0, 1),
-# wrong ones N(gap, 1) with ``gap = sqrt(2) Phi^-1(AUROC)``. With AUROC above .5 the error rate grows with acceptance.
-
-
-class _WholeAnswers(ABC):
-    """A population of whole answers; `ItemPilot` is one of answers with items."""
-
-    unit: ClassVar[Unit] = "answer"
-    settings: ClassVar[Mapping[str, Any]] = {}
-    """Settings that its rules need."""
-
-    @abstractmethod
-    def draw(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-        """Independent items: uncertainties and errors."""
-
-    def rows(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8], NDArray[np.int64]]:
-        """Uncertainty and error of each row, and the number of its question below n."""
-        return *self.draw(rng, n), np.arange(n)
-
-    @abstractmethod
-    def scer(self, threshold: float) -> float:
-        """P(wrong | u <= threshold)."""
-
-    def risk(self, rule: Rule, threshold: float) -> float:
-        """What a rule bounds, at a threshold."""
-        return self.scer(threshold)
-
-
-@dataclass(frozen=True, slots=True)
-class Binormal(_WholeAnswers):
-    """A binormal population.
-
-    Attributes:
-        accuracy: Share of right answers, in (0, 1).
-        auroc: P(a wrong answer is less certain than a right one), in (0, 1).
-    """
-
-    accuracy: float
-    auroc: float
-
-    def __post_init__(self) -> None:
-        for name, value in (("accuracy", self.accuracy), ("auroc", self.auroc)):
-            if not 0 < value < 1:
-                raise UsageError(f"{name} must be in (0, 1), got {value}. Write 0.7 for 70 %.")
-
-    @property
-    def gap(self) -> float:
-        """Difference of the mean scores of wrong and right answers, in standard deviations."""
-        return math.sqrt(2.0) * float(special.ndtri(self.auroc))
-
-    def draw(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-        """Independent items: uncertainties and errors."""
-        error = (rng.random(n) >= self.accuracy).astype(np.int8)
-        return rng.normal(size=n) + self.gap * error, error
-
-    def acceptance(self, threshold: float) -> float:
-        """P(u <= threshold)."""
-        wrong, right = self._accepted(threshold)
-        return wrong + right
-
-    def scer(self, threshold: float) -> float:
-        """P(wrong | u <= threshold); the limit where nothing is accepted in double precision."""
-        wrong, right = self._accepted(threshold)
-        if wrong + right > 0.0:
-            return wrong / (wrong + right)
-        # Far to the left the density of the group with the lower mean outweighs the other without bound.
-        return 1.0 - self.accuracy if self.gap == 0 else float(self.gap < 0)
-
-    def ceiling(self, alpha: float) -> float:
-        """The largest acceptance with an error rate of at most alpha, as an oracle reaches it.
-
-        0 if nothing can be accepted. With AUROC at or below .5 the error rate is lowest when everything is accepted.
-        """
-        if 1.0 - self.accuracy <= alpha:
-            return 1.0
-        # The error rate does not rise with acceptance, so it is lowest at full acceptance, which was too high just
-        # above.
-        if self.gap <= 0:
-            return 0.0
-        from scipy.optimize import brentq  # slow to import
-
-        # Normal tails beyond 37 standard deviations are 0 or 1 in double precision.
-        low, high = -37.0, 37.0 + self.gap
-        if self.scer(low) >= alpha:
-            return self.acceptance(low)
-        return self.acceptance(float(brentq(lambda t: self.scer(t) - alpha, low, high)))
-
-    def error_probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """P(wrong) at each score, if these scores rank questions as this population's do: by their quantiles."""
-        from scipy.optimize import brentq
-
-        _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
-        # Ties share the middle of their block, so no score lies at 0 or 1, where no quantile exists.
-        quantiles = (np.cumsum(count) - count / 2) / scores.size
-        at = np.array([brentq(lambda t, q=q: self.acceptance(t) - q, -40.0, 40.0 + abs(self.gap)) for q in quantiles])
-        odds = (1.0 - self.accuracy) / self.accuracy * np.exp(self.gap * at - self.gap**2 / 2)
-        probabilities: NDArray[np.float64] = (odds / (1.0 + odds))[place]
-        return probabilities
-
-    def _accepted(self, threshold: float) -> tuple[float, float]:
-        wrong = (1.0 - self.accuracy) * float(special.ndtr(threshold - self.gap))
-        return wrong, self.accuracy * float(special.ndtr(threshold))
-
-
-# -- A population made of a pilot: its scores, and the error rate at each ----------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Pilot(_WholeAnswers):
-    """Labelled questions as a population: their scores, ties included, and errors by `error_probabilities`.
-
-    Attributes:
-        scores: Uncertainties, in increasing order.
-        errors: 1 where the answer is wrong.
-        probability: P(wrong) at each score.
-    """
-
-    scores: NDArray[np.float64]
-    errors: NDArray[np.int64]
-    probability: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, scores: NDArray[np.float64], errors: NDArray[np.int64]) -> Pilot:
-        """Make a population of scores and errors of labelled questions.
-
-        Raises:
-            UsageError: Fewer than 20 questions, or all right, or all wrong.
-        """
-        if scores.size < FEWEST_IN_PILOT or not 0 < errors.sum() < errors.size:
-            raise UsageError(
-                f"a pilot of {scores.size} questions with {int(errors.sum())} wrong answers cannot stand for the "
-                f"others. Label at least {FEWEST_IN_PILOT}, some right and some wrong; a hundred say something."
-            )
-        order = np.argsort(scores, kind="stable")
-        return cls(scores[order], errors[order], error_probabilities(scores[order], scores, errors))
-
-    @property
-    def accuracy(self) -> float:
-        """Share of right answers."""
-        return 1.0 - float(self.errors.mean())
-
-    @property
-    def auroc(self) -> float:
-        """P(a wrong answer is less certain than a right one), ties counting half."""
-        return auroc(self.scores, self.errors) or 0.0
-
-    def draw(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-        """Independent items: uncertainties and errors."""
-        chosen = rng.integers(self.scores.size, size=n)
-        return self.scores[chosen], (rng.random(n) < self.probability[chosen]).astype(np.int8)
-
-    def acceptance(self, threshold: float) -> float:
-        """P(u <= threshold)."""
-        return float(np.searchsorted(self.scores, threshold, side="right")) / self.scores.size
-
-    def scer(self, threshold: float) -> float:
-        """P(wrong | u <= threshold); where nothing is accepted, that of the lowest score."""
-        below = max(1, int(np.searchsorted(self.scores, threshold, side="right")))
-        return float(self.probability[:below].mean())
-
-    def ceiling(self, alpha: float) -> float:
-        """The largest acceptance with an error rate of at most alpha; 0 if nothing can be accepted."""
-        return max((self.acceptance(t) for t in np.unique(self.scores) if self.scer(t) <= alpha), default=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class ItemPilot:
-    """Labelled answers with items as a population: new answers are drawn from them with all their items.
-
-    Attributes:
-        items: Their items.
-    """
-
-    unit: ClassVar[Unit] = "item"
-    items: AnswerItems
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The cap of the items."""
-        return {"cap": self.items.cap}
-
-    @property
-    def accuracy(self) -> float:
-        """Share of right items."""
-        return 1.0 - float(self.items.wrong.mean())
-
-    @property
-    def auroc(self) -> float:
-        """P(a wrong item is less certain than a right one) of the measured items, ties counting half."""
-        return counts(self.items.uncertainty, self.items.wrong).auroc or 0.0
-
-    def rows(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8], NDArray[np.int64]]:
-        """As of whole answers, with a row an item."""
-        some = self.items.take(rng.integers(0, self.items.n, n))
-        return some.uncertainty, some.wrong.astype(np.int8), some.answer
-
-    def acceptance(self, threshold: float) -> float:
-        """Share of items kept."""
-        return float(self.items.kept(threshold).mean())
-
-    def risk(self, rule: Rule, threshold: float) -> float:
-        """What the rule bounds on the pilot."""
-        return rule.risk_of(*self.items.counts(threshold)) or 0.0
-
-    def ceiling(self, alpha: float) -> float:
-        """The largest share of items kept of which at most alpha are wrong; 0 if nothing can be kept."""
-        at = counts(self.items.uncertainty, self.items.wrong)
-        good = at.k[at.e <= alpha * at.k]
-        return float(good.max(initial=0)) / at.n
-
-
 # -- Which part of the scores to label ---------------------------------------------------------------------------------
 
 
@@ -646,8 +409,8 @@ class ScopeRow:
 
 
 def plan_scope(
-    scores: NDArray[np.float64],
-    probability: NDArray[np.float64],
+    scores: Floats,
+    probability: Floats,
     *,
     alpha: float,
     labels: Sequence[int],
@@ -696,24 +459,5 @@ def plan_scope(
             result = target.choose(scores[drawn], wrong)
             if not isinstance(result, Infeasible):
                 acceptances[i] = np.searchsorted(ranked, result.threshold, side="right") / ranked.size
-        rows.append(ScopeRow(share, n, _mean(acceptances), _share(acceptances == 0)))
+        rows.append(ScopeRow(share, n, Estimate.mean(acceptances), Estimate.mean(acceptances == 0)))
     return rows
-
-
-def error_probabilities(
-    scores: NDArray[np.float64], pilot_scores: NDArray[np.float64], pilot_errors: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """P(wrong) at each score, from a labelled pilot: the isotonic regression of its errors on its scores.
-
-    Tied scores are one point, weighted by their number: their order in the file plays no part. A pilot of a hundred
-    questions is enough to compare scopes; its labels must not be used for the fit again.
-    """
-    from scipy.optimize import isotonic_regression
-
-    values, place, count = np.unique(pilot_scores, return_inverse=True, return_counts=True)
-    fitted = isotonic_regression(np.bincount(place, weights=pilot_errors) / count, weights=count).x
-    at = np.clip(np.searchsorted(values, scores, side="right") - 1, 0, values.size - 1)
-    # No score is surely right or wrong on the word of a pilot: half an error in it stays possible.
-    n = pilot_scores.size
-    probabilities: NDArray[np.float64] = np.clip(fitted[at], 0.5 / n, 1 - 0.5 / n)
-    return probabilities

@@ -25,7 +25,7 @@ from benchmarks.paper.pools import (
 )
 from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, POPULATIONS, RISK_LEVELS, SIZES, Printed
 from benchmarks.paper.protocol import Row, average, held
-from calibrate.evaluation.planning import Binormal
+from calibrate.evaluation.populations import Binormal
 from calibrate.evaluation.results import Estimate, EvaluationRow
 from calibrate.rules import Feasible
 from calibrate.rules.plug_in import acrc

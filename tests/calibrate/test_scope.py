@@ -15,7 +15,8 @@ from calibrate.cascade import matched
 from calibrate.correctness import make_rule
 from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
 from calibrate.evaluation.audit import shift_of
-from calibrate.evaluation.planning import Binormal, error_probabilities, plan_scope
+from calibrate.evaluation.planning import plan_scope
+from calibrate.evaluation.populations import Binormal, error_probabilities
 from calibrate.fitting import fit
 from calibrate.pipeline import fit_artifact, part_header
 from calibrate.scope import cut_at, draw_to_label

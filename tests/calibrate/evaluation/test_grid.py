@@ -14,7 +14,7 @@ from calibrate.data.records import RecordFile
 from calibrate.evaluation.evaluate import RuleSpec, evaluate
 from calibrate.evaluation.grid import evaluate_grid, sources
 from calibrate.evaluation.paper import ALPHAS, experiment, rule_with_name
-from calibrate.evaluation.planning import Binormal
+from calibrate.evaluation.populations import Binormal
 from calibrate.evaluation.results import EvaluationGrid, csv_text
 from calibrate.scoring.metrics import auroc
 from calibrate.scoring.scores import arrays

@@ -10,16 +10,8 @@ import pytest
 from scipy import integrate, stats
 
 from benchmarks.paper.pools import read_samples
-from calibrate.evaluation.planning import (
-    Binormal,
-    Pilot,
-    Plan,
-    _crossing,
-    _wilson,
-    error_probabilities,
-    labels_needed,
-    plan,
-)
+from calibrate.evaluation.planning import Plan, _crossing, _wilson, labels_needed, plan
+from calibrate.evaluation.populations import Binormal, Pilot, error_probabilities
 from calibrate.fitting import fit
 from calibrate.report.sentences import verdict_text
 from calibrate.scoring.metrics import auroc

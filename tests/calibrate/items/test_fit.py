@@ -15,7 +15,8 @@ from calibrate.data.records import Record, RecordFile
 from calibrate.data.table import table_of
 from calibrate.evaluation.audit import _by_betting, audit, prepared
 from calibrate.evaluation.evaluate import evaluate
-from calibrate.evaluation.planning import ItemPilot, plan
+from calibrate.evaluation.planning import plan
+from calibrate.evaluation.populations import ItemPilot
 from calibrate.evaluation.promise_test import Audit
 from calibrate.items.answers import label_items, measure_records, stored_spec
 from calibrate.items.figures import item_figures, path_rows

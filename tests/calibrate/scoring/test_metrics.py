@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrate.evaluation.planning import Binormal
+from calibrate.evaluation.populations import Binormal
 from calibrate.rules.counts import counts
 from calibrate.scoring.metrics import auroc, auroc_interval, fisher_exact, ranking_of, risk_coverage_curve
 from guardrail.errors import UsageError
