@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from .frame.app import command
 from .frame.files import open_pool, warn_undecided
 from .frame.next_commands import fresh_command, listed
 from .frame.options import CutOption, MapOption, RightOption, TableFlags
-from .frame.terminal import console, finish, print_line, table
+from .frame.terminal import console, finish, print_line, print_warning, quiet, table
 from .frame.verdicts import print_audits, print_paths
 
 __all__ = ["audit"]
@@ -70,20 +70,26 @@ def audit(
     Exit code: 0 supported or undecided, 1 refuted (with --unlabelled: the questions or the model changed), 2 nothing
     could be tested.
     """
-    with _two_for_failures():
+    fresh = _Fresh(records, TableFlags(map, right, cut))
+    asks = {"level": level, "target": at_most, "anytime": anytime}
+    with _two_for_failures(), quiet(as_json):
         loaded = load_artifact(artifact)
-        asks = {"level": level, "target": at_most, "anytime": anytime}
-        fresh = _Fresh(records, TableFlags(map, right, cut))
         if unlabelled:
-            refuted = _compare_scores(fresh, artifact, loaded, delta=level, estimator=estimator, as_json=as_json)
+            refuted, content = _compare_scores(fresh, artifact, loaded, level, estimator)
         elif isinstance(loaded, CascadeArtifact):
-            refuted = _test_cascade(loaded, artifact, records, asks, as_json=as_json)
+            refuted, content = _test_cascade(fresh, artifact, loaded, asks)
         elif isinstance(loaded, RouterArtifact):
-            refuted = _test_router(fresh, loaded, estimator, asks, as_json=as_json)
+            refuted, content = _test_router(fresh, loaded, estimator, asks)
         else:
-            refuted = _test_gate(fresh, artifact, loaded, estimator, asks, as_json=as_json)
+            refuted, content = _test_gate(fresh, artifact, loaded, estimator, asks)
+    if as_json:  # a group's name may hold control characters that a terminal obeys; json escapes them
+        typer.echo(json.dumps(content, indent=1))
     if refuted:
         raise typer.Exit(1)
+
+
+Outcome = tuple[bool, dict[str, Any]]
+"""Whether the promise is refuted, or the scores have drifted, and the result for programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,72 +115,49 @@ def _fresh_records(
     file, key = prepared(file, gate, key, labels=labels)
     if labels:
         if left_out := n - len(file.records):
-            print_line(f"{left_out} of {n} {asked} are left out: the artifact was fitted on them.", "yellow")
+            print_warning(f"{left_out} of {n} {asked} are left out: the artifact was fitted on them.")
         warn_undecided(file)
     return file, key
 
 
-def _test_router(
-    fresh: _Fresh, artifact: RouterArtifact, estimator: str | None, asks: dict[str, Any], *, as_json: bool
-) -> bool:
-    """Test the promise of each group on its own questions; whether one is refuted."""
+def _test_router(fresh: _Fresh, artifact: RouterArtifact, estimator: str | None, asks: Mapping[str, Any]) -> Outcome:
+    """Test the promise of each group on its own questions; one that is refuted refutes all."""
     file, key = _fresh_records(fresh, artifact.gates[0], estimator)
     audits = audit_router(artifact, file.records, key, **asks)
-    if as_json:
-        _print_json({name: each.model_dump(mode="json") for name, each in audits.items()})
-    else:
-        print_audits(audits)
-    return any(each.verdict == "refuted" for each in audits.values())
+    print_audits(audits)
+    content = {name: each.model_dump(mode="json") for name, each in audits.items()}
+    return any(each.verdict == "refuted" for each in audits.values()), content
 
 
 def _test_gate(
-    fresh: _Fresh,
-    path: Path,
-    artifact: CalibrationArtifact,
-    estimator: str | None,
-    asks: dict[str, Any],
-    *,
-    as_json: bool,
-) -> bool:
-    """Test the promise of one gate; whether it is refuted."""
+    fresh: _Fresh, path: Path, artifact: CalibrationArtifact, estimator: str | None, asks: Mapping[str, Any]
+) -> Outcome:
+    """Test the promise of one gate."""
     file, key = _fresh_records(fresh, artifact, estimator)
     result = run_audit(artifact, file.records, key, **asks)
-    refuted = result.verdict == "refuted"
-    if as_json:
-        _print_json(result.model_dump(mode="json"))
-        return refuted
     _print_verdict(result)
     print_paths(artifact, file.records)
-    if not refuted:
-        finish([], f"calibrate report {listed([path])}")
-        return False
-    finish([], *result.remedies(fresh_command(artifact, key, fresh.paths, path, fresh.columns.typed)))
-    for each in fresh.paths:
-        for missing in _unwritten(each, artifact, key):
-            print_line(f"Before that, as it was done in memory only: {missing}")
-    return True
-
-
-def _test_cascade(
-    artifact: CascadeArtifact, path: Path, records: Sequence[Path], asks: dict[str, Any], *, as_json: bool
-) -> bool:
-    """Test the answers that the stages give together; whether the promise is refuted."""
-    result = audit_cascade(artifact, [read_records(each) for each in records], **asks)
     refuted = result.verdict == "refuted"
-    if as_json:
-        _print_json(result.model_dump(mode="json"))
-        return refuted
+    if refuted:
+        finish([], *result.remedies(fresh_command(artifact, key, fresh.paths, path, fresh.columns.typed)))
+        for each in fresh.paths:
+            for missing in _unwritten(each, artifact, key):
+                print_line(f"Before that, as it was done in memory only: {missing}")
+    else:
+        finish([], f"calibrate report {listed([path])}")
+    return refuted, result.model_dump(mode="json")
+
+
+def _test_cascade(fresh: _Fresh, path: Path, artifact: CascadeArtifact, asks: Mapping[str, Any]) -> Outcome:
+    """Test the answers that the stages give together."""
+    result = audit_cascade(artifact, [read_records(each) for each in fresh.paths], **asks)
     _print_verdict(result)
     rows = [(str(i), str(stage.n_accepted), str(stage.n_errors)) for i, stage in enumerate(result.stages, start=1)]
     console.print(table(f"{result.n_questions} fresh questions", ("stage", "answers", "wrong"), rows))
-    again = f"calibrate fit {listed(records)} --cascade --alpha {artifact.alpha:g} --out NEW.json"
+    again = f"calibrate fit {listed(fresh.paths)} --cascade --alpha {artifact.alpha:g} --out NEW.json"
+    refuted = result.verdict == "refuted"
     finish([], again if refuted else f"calibrate report {listed([path])}")
-    return refuted
-
-
-def _print_json(content: Any) -> None:
-    # A group's name may hold control characters that a terminal obeys; json escapes them.
-    typer.echo(json.dumps(content, indent=1))
+    return refuted, result.model_dump(mode="json")
 
 
 def _print_verdict(result: PromiseTest) -> None:
@@ -186,10 +169,8 @@ def _print_verdict(result: PromiseTest) -> None:
         print_line(line)
 
 
-def _compare_scores(
-    fresh: _Fresh, path: Path, artifact: Artifact, *, delta: float, estimator: str | None, as_json: bool
-) -> bool:
-    """Compare the scores of new questions, in their order, with those at calibration; whether they have drifted."""
+def _compare_scores(fresh: _Fresh, path: Path, artifact: Artifact, delta: float, estimator: str | None) -> Outcome:
+    """Compare the scores of new questions, in their order, with those at calibration."""
     if not isinstance(artifact, CalibrationArtifact):
         raise UsageError(f"{path} holds several gates, and --unlabelled compares the scores of one. Audit with labels.")
     file, key = _fresh_records(fresh, artifact, estimator, labels=False)
@@ -197,15 +178,12 @@ def _compare_scores(
     if not measured:
         raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")
     state, _ = test.take(test.start, *measured)
-    alarm, left_out = state.alarm, len(file.records) - len(measured)
-    if as_json:
-        report = {"alarm": None if alarm is None else alarm.shown, "n": state.n, "left_out": left_out}
-        _print_json({"artifact": artifact.digest, **report})
-    else:
-        _print_drift(alarm, state.n, left_out, nouns_of(artifact))
-        flags = " ".join(f"--records {shlex.quote(str(each))}" for each in fresh.paths)
-        finish([], f"calibrate audit {flags}{fresh.columns.typed} --artifact {listed([path])} (needs labels)")
-    return alarm is not None
+    left_out = len(file.records) - len(measured)
+    _print_drift(state.alarm, state.n, left_out, nouns_of(artifact))
+    flags = " ".join(f"--records {shlex.quote(str(each))}" for each in fresh.paths)
+    finish([], f"calibrate audit {flags}{fresh.columns.typed} --artifact {listed([path])} (needs labels)")
+    alarm = None if state.alarm is None else state.alarm.shown
+    return alarm is not None, {"artifact": artifact.digest, "alarm": alarm, "n": state.n, "left_out": left_out}
 
 
 def _compared(artifact: CalibrationArtifact, records: RecordTable, key: str) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -26,6 +27,7 @@ __all__ = [
     "finish",
     "print_line",
     "print_warning",
+    "quiet",
     "shortened",
     "table",
 ]
@@ -54,6 +56,17 @@ class VisibleConsole(Console):
 
 console = VisibleConsole()
 errors = VisibleConsole(stderr=True)
+
+
+@contextmanager
+def quiet(wanted: bool) -> Iterator[None]:
+    """Print no words on standard output if wanted: it is JSON for a program. Warnings go to standard error."""
+    console.quiet = wanted
+    try:
+        yield
+    finally:
+        console.quiet = False
+
 
 GAP = "    "
 """Between two things on one line."""

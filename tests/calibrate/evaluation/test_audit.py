@@ -209,6 +209,11 @@ def test_command_and_its_exit_codes(
     assert (report["verdict"], report["artifact"]) == ("refuted", CalibrationArtifact.load(artifact).digest)
     worse = json.loads(run("bad", "--at-most", "0.99", "--json"))  # .99^n > .05: n is below 298 here
     assert (worse["verdict"], worse["target"]) == ("undecided", 0.99)
+    # A program reads standard output: what is said to people stands beside it.
+    both = ["--records", str(paths["old"]), "--records", str(paths["fresh"]), "--artifact", str(artifact), "--json"]
+    printed = CliRunner().invoke(app, ["audit", *both])
+    assert json.loads(printed.stdout)["verdict"] in ("supported", "undecided")
+    assert "are left out: the artifact was fitted on them" in " ".join(printed.stderr.split())
     assert "fitted on" in run("old", code=2)
     shown = run("other", code=2)
     assert "another" in shown
