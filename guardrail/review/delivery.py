@@ -66,14 +66,14 @@ class _Post(NamedTuple):
     attempt: int
 
 
-class _Answer(NamedTuple):
-    """Result of a post."""
+class _Failure(NamedTuple):
+    """A post that was not delivered."""
 
-    status: int | None = None
-    """The receiver's status; None if it did not answer."""
-    problem: str | None = None
-    refused: bool = False
-    """Whether the callback may not go there, so that another attempt would end alike."""
+    problem: str
+    final: bool = False
+    """Whether another attempt would end alike: the receiver is gone, or the callback may not go there."""
+    silent: bool = False
+    """Whether the receiver did not answer at all."""
 
 
 class Deliverer:
@@ -208,11 +208,11 @@ class Deliverer:
             return posts
 
     async def _carry_out(self, client: httpx.AsyncClient, post: _Post) -> bool:
-        answer = await self._send(client, post)
-        await asyncio.to_thread(self._mark, post, answer)
-        return answer.problem is None
+        failure = await self._send(client, post)
+        await asyncio.to_thread(self._mark, post, failure)
+        return failure is None
 
-    async def _send(self, client: httpx.AsyncClient, post: _Post) -> _Answer:
+    async def _send(self, client: httpx.AsyncClient, post: _Post) -> _Failure | None:
         _posting.set(True)
         now = datetime.now(UTC)
         headers = {
@@ -230,40 +230,40 @@ class Deliverer:
                     f"the host {host!r} is not among those that callbacks may go to: name it with `guardrail review "
                     "--callback-host` or `Deliverer(hosts=)`"
                 )
-                return _Answer(problem=problem, refused=True)
+                return _Failure(problem, final=True)
             # httpx limits each read only, and a receiver may send one byte at a time. The body is not read.
             async with (
                 asyncio.timeout(self.timeout),
                 client.stream("POST", post.url, content=post.body.encode(), headers=headers) as answer,
             ):
-                return _Answer(answer.status_code, None if answer.is_success else f"HTTP {answer.status_code}")
+                gone = answer.status_code == httpx.codes.GONE
+                return None if answer.is_success else _Failure(f"HTTP {answer.status_code}", final=gone)
         except TimeoutError:
-            return _Answer(problem=f"TimeoutError: no answer within {self.timeout:g} s")
+            return _Failure(f"TimeoutError: no answer within {self.timeout:g} s", silent=True)
         except Exception as error:  # a broken receiver must not end the deliverer
-            return _Answer(problem=f"{type(error).__name__}: {_root(error)}")
+            return _Failure(f"{type(error).__name__}: {_root(error)}", silent=True)
 
-    def _mark(self, post: _Post, answer: _Answer) -> None:
+    def _mark(self, post: _Post, failure: _Failure | None) -> None:
         with self._store.database.write() as transaction:
-            now = transaction.now
             # Not if a decision has dropped the callback meanwhile; see `rows.post`.
             mine = update(outbox).where(outbox.c.id == post.id, outbox.c.state == "waiting")
-            if answer.problem is None:
+            if failure is None:
                 changed = transaction.execute(mine.values(state="delivered", problem="")).rowcount
                 if changed and post.item:
                     transaction.log(SYSTEM, "delivered", {"event": post.id, "attempt": post.attempt}, post.item)
                 return
-            pause = self._pause(post.attempt)
-            dead = post.attempt >= self.attempts or answer.status == httpx.codes.GONE or answer.refused
-            problem = without_surrogates(answer.problem.replace("\0", "\ufffd"))[:500]
-            transaction.execute(mine.values(state="dead" if dead else "waiting", next_at=now + pause, problem=problem))
-            if answer.status is None and not answer.refused:  # its other callbacks would wait for the time-out, too
+            now, pause = transaction.now, self._pause(post.attempt)
+            state = "dead" if failure.final or post.attempt >= self.attempts else "waiting"
+            problem = without_surrogates(failure.problem.replace("\0", "\ufffd"))[:500]
+            transaction.execute(mine.values(state=state, next_at=now + pause, problem=problem))
+            if failure.silent:  # its other callbacks would wait for the time-out, too
                 until = now + min(pause, _LONGEST_WAIT)
                 others = update(outbox).where(outbox.c.receiver == post.receiver, outbox.c.state == "waiting")
                 transaction.execute(others.where(outbox.c.next_at < until).values(next_at=until))
-            detail = {"event": post.id, "attempt": post.attempt, "problem": problem, "given_up": dead}
+            detail = {"event": post.id, "attempt": post.attempt, "problem": problem, "given_up": state == "dead"}
             if post.item:
                 transaction.log(SYSTEM, "delivery_failed", detail, post.item)
-            elif dead:  # only the last failure: a destination gets a message about each item
+            elif state == "dead":  # only the last failure: a destination gets a message about each item
                 where = httpx.URL(post.url).netloc.decode()
                 transaction.log(SYSTEM, "delivery_failed", {**detail, "destination": where})
 

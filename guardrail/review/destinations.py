@@ -211,16 +211,8 @@ def announce(database: Database, destination: Destination) -> int:
         lines = transaction.execute(new_lines).all()
         for line in lines:
             item = rows.as_item(rows.fetch(transaction, line.item)) if line.item else None
-            body = json.dumps(destination.message(line.identity, line, item), ensure_ascii=False)
-            values = {
-                "id": line.identity,
-                "item": "",
-                "url": destination.name,
-                "receiver": destination.name,
-                "body": body,
-                "created": now,
-            }
-            transaction.execute(insert(outbox).values(**values, state="waiting", attempts=0, next_at=now, problem=""))
+            body = destination.message(line.identity, line, item)
+            rows.send(transaction, line.identity, destination.name, destination.name, body)
         if len(lines) < _AT_ONCE:
             settled = select(func.max(events.c.number)).where(events.c.number > place, events.c.at < now - SETTLED)
             if (until := transaction.execute(settled).scalar_one()) is not None:

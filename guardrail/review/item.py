@@ -206,8 +206,10 @@ def _in_words(call: ToolCall, texts: bool) -> str:
 def _brief(value: Any) -> str:
     """A value in a line: yes and no, a list in brackets; JSON for what is nested."""
     value = plain_number(value)
-    if isinstance(value, str | bool):
-        return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
     if isinstance(value, list) and not any(isinstance(each, list | dict) for each in value):
         return f"({', '.join(map(_brief, value))})"
     return json.dumps(value, ensure_ascii=False)
@@ -310,16 +312,15 @@ def by_items(content: Content, items: Sequence[ItemDecision], note: str = "") ->
         raise UsageError(
             f"decide about each item that was held back, once: {held}; got {[item.path for item in items]}."
         )
-    action = {item.path: item.action for item in items}
-    decided = tuple(
-        item.model_copy(update={"kept": item.kept or action[item.path] == "approve"}) for item in content.items
-    )
+    actions = {item.path: item.action for item in items}
+    approved = [path for path, action in actions.items() if action == "approve"]
     edits = {item.path: item.text for item in items if item.action == "edit"}
+    decided = [item.model_copy(update={"kept": item.kept or item.path in approved}) for item in content.items]
     common: dict[str, Any] = {"note": note, "items": tuple(items)}
-    if all(item.kept for item in decided):
+    if len(approved) == len(held):
         return Decision(action="approve", **common)
-    nothing = not edits and not any(item.kept for item in decided)
-    if nothing or (content.kind == "tool_call" and "reject" in action.values()):
+    stops_the_call = content.kind == "tool_call" and "reject" in actions.values()
+    if stops_the_call or (not edits and not any(item.kept for item in decided)):
         return Decision(action="reject", **common)
     frozen_answer = Sample(text=content.candidate.text, tool_calls=content.candidate.tool_calls)
     try:
@@ -466,6 +467,5 @@ def _first_problem(error: Exception) -> str:
     if "depth" in str(error) or "recursion" in str(error):
         return "it is nested too deeply"
     if isinstance(error, ValidationError):
-        problem = error.errors()[0]
-        return " ".join(filter(None, (".".join(str(item) for item in problem["loc"]), problem["msg"])))
-    return str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+        return problem_of(error)
+    return str(error).partition("\n")[0].removesuffix(".") or type(error).__name__

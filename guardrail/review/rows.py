@@ -20,7 +20,7 @@ from .limits import storable
 from .tables import events, items, outbox
 
 __all__ = ["OPEN", "as_item", "body_of", "change", "check_id", "close", "extend_or_reopen", "fetch", "in_time"]
-__all__ += ["left_undone", "post", "put_back_ended"]
+__all__ += ["left_undone", "post", "put_back_ended", "send"]
 
 OPEN = ("pending", "claimed")
 """States in which an item can be decided."""
@@ -147,18 +147,26 @@ def post(transaction: Transaction, item: Item) -> None:
         late = update(outbox).where(outbox.c.item == item.id, outbox.c.state == "waiting")
         transaction.execute(late.values(state="dropped"))
     identity, parts = secrets.token_hex(16), urlsplit(item.callback)
-    line = {
-        "id": identity,
-        "item": item.id,
-        "url": item.callback,
-        "receiver": f"{parts.scheme}://{parts.netloc}",
-        "body": json.dumps(body_of(item, identity, transaction.now), ensure_ascii=False),
-        "state": "waiting",
-        "attempts": 0,
-        "next_at": transaction.now,
-        "created": transaction.now,
-        "problem": "",
-    }
+    body = body_of(item, identity, transaction.now)
+    send(transaction, identity, item.callback, f"{parts.scheme}://{parts.netloc}", body, item=item.id)
+
+
+def send(
+    transaction: Transaction, identity: str, url: str, receiver: str, body: dict[str, Any], *, item: str = ""
+) -> None:
+    """Put a message into the outbox.
+
+    Args:
+        transaction: The transaction.
+        identity: Id of the message.
+        url: Where it goes; a destination's name in place of its URL.
+        receiver: Scheme, host and port; or the destination's name.
+        body: The message.
+        item: Id of the item whose callback it is; empty for a destination's message.
+    """
+    state = {"state": "waiting", "attempts": 0, "next_at": transaction.now, "created": transaction.now, "problem": ""}
+    text = json.dumps(body, ensure_ascii=False)
+    line = {"id": identity, "item": item, "url": url, "receiver": receiver, "body": text, **state}
     transaction.execute(outbox.insert(), line)
 
 

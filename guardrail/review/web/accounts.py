@@ -55,16 +55,24 @@ class Account(Frozen):
         return name
 
     @classmethod
-    def of(cls, name: str, role: str, sha256: str) -> Account:
-        """An account.
+    def of(cls, name: str, role: str, token: str) -> Account:
+        """The account with this token.
 
         Raises:
             UsageError: An invalid name or role.
         """
         try:
-            return cls.model_validate({"name": name, "role": role, "sha256": sha256})
+            return cls.model_validate({"name": name, "role": role, "sha256": _hash(token)})
         except ValidationError as error:
             raise UsageError(f"account {name!r}: {problem_of(error)}.") from None
+
+
+class _TokensFile(Frozen):
+    """The tokens file."""
+
+    format: int
+    accounts: dict[str, dict[str, str]]
+    """Role and hash by name."""
 
 
 class Accounts:
@@ -98,7 +106,7 @@ class Accounts:
                 raise UsageError(
                     f"account {name!r}: write name:role:token with a token of at least {LEAST_LENGTH} characters."
                 )
-            accounts.append(Account.of(name, role, _hash(token)))
+            accounts.append(Account.of(name, role, token))
         return cls(fixed=tuple(accounts))
 
     def all(self) -> tuple[Account, ...]:
@@ -171,12 +179,11 @@ def add_token(path: Path, name: str, role: str) -> str:
         UsageError: An invalid name or role, or a malformed file.
     """
     token = secrets.token_urlsafe(32)
-    added = Account.of(name, role, _hash(token))
-    accounts = {account.name: account for account in (*(_load(path) if path.exists() else ()), added)}
+    accounts = {account.name: account for account in _load(path)} if path.exists() else {}
+    accounts[name] = Account.of(name, role, token)
     stored = {name: account.model_dump(exclude={"name"}) for name, account in accounts.items()}
-    content = {"format": FORMAT, "accounts": stored}
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, json.dumps(content, indent=1), mode=0o600)
+    atomic_write(path, json.dumps({"format": FORMAT, "accounts": stored}, indent=1), mode=0o600)
     return token
 
 
@@ -193,13 +200,14 @@ def _load(path: Path) -> tuple[Account, ...]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         check_version(content.get("format"), FORMAT, str(path), "make a new file with `guardrail review --add-token`")
-        return tuple(Account.of(name, row["role"], row["sha256"]) for name, row in content["accounts"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        rows = _TokensFile.model_validate(content).accounts
+        return tuple(Account.model_validate({**row, "name": name}) for name, row in rows.items())
+    except (OSError, ValueError, AttributeError) as error:
         if isinstance(error, UsageError):
             raise
+        why = problem_of(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
         raise UsageError(
-            f"{path} is not a tokens file ({type(error).__name__}: {error}). "
-            "Create one with: guardrail review --add-token NAME"
+            f"{path} is not a tokens file ({why}). Create one with: guardrail review --add-token NAME"
         ) from error
 
 

@@ -13,7 +13,7 @@ from ...plain_json import sha256_hex
 from ...types import ToolCall, canonical_calls
 from ..item import Action, Candidate, Content, Decision
 
-__all__ = ["CHOSEN", "Choice", "Choices", "choices_of", "choose"]
+__all__ = ["CHOSEN", "SHOWN", "Choice", "Choices", "choices_of", "choose"]
 
 CHOSEN = "[chosen from the list]"
 """End of the decision's note, so that the record distinguishes a choice from a typed answer."""
@@ -50,21 +50,14 @@ class Choices:
 
     Attributes:
         likely: The calibrated candidate set; empty without a calibration.
-        others: The first eight distinct answers among the samples. Answers of the candidate set cannot be chosen here.
-        more: The remaining ones.
+        others: The distinct answers among the samples. Answers of the candidate set cannot be chosen here.
     """
 
     likely: tuple[Choice, ...]
     others: tuple[Choice, ...]
-    more: tuple[Choice, ...]
 
     def __iter__(self) -> Iterator[Choice]:
-        yield from (*self.likely, *self.others, *self.more)
-
-    @property
-    def another(self) -> bool:
-        """Whether an answer that is not the candidate can be chosen."""
-        return any(choice.action is not None and not choice.judged for choice in self)
+        yield from (*self.likely, *self.others)
 
 
 def choices_of(content: Content) -> Choices:
@@ -82,23 +75,20 @@ def choices_of(content: Content) -> Choices:
     listed_before: set[str] = set()  # of both lists: an answer can be chosen in one of them only
     digits = iter("123456789")
 
-    def listed(answers: tuple[tuple[str, float], ...], *, unfolded: int) -> tuple[Choice, ...]:
+    def listed(answers: tuple[tuple[str, float], ...], unfolded: int) -> tuple[Choice, ...]:
         choices = []
         for place, (text, share) in enumerate(answers):
             choice = _choice(content, text, share)
-            if choice.action is not None:
-                again = _comparable(text) in listed_before
+            if choice.action is not None and _comparable(text) in listed_before:
+                choice = replace(choice, action=None)
+            elif choice.action is not None:
                 listed_before.add(_comparable(text))
-                choice = replace(choice, action=None) if again else choice
-            if choice.action is not None and place < unfolded:
-                choice = replace(choice, digit=next(digits, ""))
+                choice = replace(choice, digit=next(digits, "") if place < unfolded else "")
             choices.append(choice)
         return tuple(choices)
 
     answers = () if content.candidate_set is None else content.candidate_set.answers
-    likely = listed(answers, unfolded=len(answers))
-    others = listed(content.alternatives, unfolded=SHOWN)
-    return Choices(likely, others[:SHOWN], others[SHOWN:])
+    return Choices(listed(answers, len(answers)), listed(content.alternatives, SHOWN))
 
 
 def choose(content: Content, key: str, note: str = "") -> Decision | None:
@@ -109,55 +99,49 @@ def choose(content: Content, key: str, note: str = "") -> Decision | None:
         key: `Choice.key`.
         note: The reviewer's remark.
     """
-    choice = next((choice for choice in choices_of(content) if choice.key == key and choice.action is not None), None)
-    if choice is None or choice.action is None:
-        return None
-    if choice.action == "approve":
-        return Decision(action="approve", note=note)
     noted = f"{note} {CHOSEN}".strip()
-    if choice.action == "edit":
-        return Decision(action="edit", candidate=choice.gives, note=noted)
-    return Decision(action="respond", text=choice.gives.text, note=noted)
+    for choice in (choice for choice in choices_of(content) if choice.key == key):
+        if choice.action == "approve":
+            return Decision(action="approve", note=note)
+        if choice.action == "edit":
+            return Decision(action="edit", candidate=choice.gives, note=noted)
+        if choice.action is not None:
+            return Decision(action="respond", text=choice.gives.text, note=noted)
+    return None
 
 
 def _choice(content: Content, text: str, share: float) -> Choice:
-    candidate = content.candidate
-    key = sha256_hex(text, 32)
+    candidate, key = content.candidate, sha256_hex(text, 32)
+    action: Action | None = None
     if candidate is not None and text.strip() and _comparable(text) == _comparable(_text_of(candidate)):
-        action: Action | None = "approve" if "approve" in content.allowed and not content.blind else None
+        action = "approve" if "approve" in content.allowed and not content.blind else None
         return Choice(_text_of(candidate), share, key, candidate, True, action)
     calls = read_calls(text) if is_canonical_call(text) else None
     judged = () if candidate is None else candidate.tool_calls
     gives = Candidate(text=text) if calls is None else Candidate(tool_calls=_arranged(calls, judged))
-    return Choice(text, share, key, gives, False, _action(content, gives))
+    if not content.blind and "\ufffd" not in f"{gives.model_dump()}" and _is_usable(content, gives):
+        if "edit" in content.allowed:
+            action = "edit"
+        elif "respond" in content.allowed and gives.text:
+            action = "respond"
+    return Choice(text, share, key, gives, False, action)
 
 
-def _action(content: Content, gives: Candidate) -> Action | None:
-    """The decision that returns ``gives`` in place of the candidate; None if it is useless or not allowed."""
-    if content.blind or not (gives.text.strip() or gives.tool_calls) or not _usable(content, gives):
-        return None
-    if "\ufffd" in f"{gives.model_dump()}":
-        return None
-    if "edit" in content.allowed:
-        return "edit"
-    return "respond" if "respond" in content.allowed and gives.text else None
-
-
-def _usable(content: Content, gives: Candidate) -> bool:
+def _is_usable(content: Content, gives: Candidate) -> bool:
     """Whether the caller can use the answer: a text in place of a text, the same tools in place of tool calls."""
     judged = () if content.candidate is None else content.candidate.tool_calls
     fits = (content.kind == "tool_call") == bool(judged) and _names(gives.tool_calls) == _names(judged)
-    return fits and content.why_not(gives) is None
+    return bool(gives.text.strip() or gives.tool_calls) and fits and content.why_not(gives) is None
 
 
 def _arranged(calls: Sequence[ToolCall], judged: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     """Calls with arguments in the candidate's order (canonical JSON sorts them), so that people can compare them."""
     if _names(calls) != _names(judged):
         return tuple(calls)
-    pairs = [(ours.name, ours.arguments, theirs.arguments) for ours, theirs in zip(calls, judged, strict=True)]
     return tuple(
-        ToolCall(name=name, arguments={key: ours[key] for key in (*theirs, *ours) if key in ours})
-        for name, ours, theirs in pairs
+        ToolCall(name=ours.name, arguments={name: ours.arguments[name] for name in order if name in ours.arguments})
+        for ours, theirs in zip(calls, judged, strict=True)
+        for order in [(*theirs.arguments, *ours.arguments)]
     )
 
 

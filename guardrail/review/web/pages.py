@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from markupsafe import Markup, escape
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -21,7 +19,7 @@ from ..errors import ReviewError, StoreUnavailableError
 from ..item import Candidate, Content, Decision, Item, Kind, State
 from ..monitors import Monitors, MonitorStep
 from ..store import Lease, ReviewStore
-from .choices import choices_of, choose
+from .choices import SHOWN, choices_of, choose
 from .fields import arguments_of, decision_by_items, edited_calls, named_arguments, purpose_of, rows_of
 from .site import LARGEST_FORM, PageError, Site, SiteCall, problem_of
 
@@ -153,6 +151,7 @@ class Pages:
             trail=self._store.trail(call.item) if call.account.role == "admin" else [],
             now=self._now(),
             choices=choices_of(item.content),
+            shown=SHOWN,
             rows=rows_of(item.content),
             arguments=arguments_of(item.content),
         )
@@ -308,22 +307,22 @@ def _page_number(request: Request) -> int:
     return int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 0
 
 
-# -- the plot of a monitor: SVG without style attributes, because of the content security policy -----------------------
+# -- the plot of a monitor ---------------------------------------------------------------------------------------------
 
-WIDTH = 640
-HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 230, 10, 626, 20, 196
-"""The picture's height, and the area of the curve."""
+LEFT, RIGHT, TOP, BOTTOM = 10, 626, 20, 196
+"""The area of the curve in the picture that monitor.html draws."""
 
 
-def wealth_plot(steps: Sequence[MonitorStep], delta: float) -> Markup | None:
-    """ln(wealth) over the updates, from 0 at the start, with the alarm line ln(1/delta).
+def wealth_plot(steps: Sequence[MonitorStep], delta: float) -> dict[str, Any] | None:
+    """Places in the picture of ln(wealth) over the updates, from 0 at the start, with the alarm line ln(1/delta).
 
     Args:
         steps: The history in order; a long history may be thinned, and must include the last step.
         delta: False-alarm probability of the monitor.
 
     Returns:
-        The SVG element, or None before the first update.
+        ``points`` of the curve, the heights ``zero``, ``alarm`` and ``end``, whether the alarm line was ``reached``,
+        the ``first`` and the ``last`` step; None before the first update.
     """
     if not steps:
         return None
@@ -332,40 +331,16 @@ def wealth_plot(steps: Sequence[MonitorStep], delta: float) -> Markup | None:
     numbers = [0, *(step.n for step in steps)]
     low, high = min(-0.5, *values), max(alarm * 1.12, *values)
 
-    def x(number: int) -> float:
-        return LEFT + number / last.n * (RIGHT - LEFT)
-
-    def y(value: float) -> float:
+    def height(value: float) -> float:
         return BOTTOM - (value - low) / (high - low) * (BOTTOM - TOP)
 
-    points = " ".join(f"{x(n):.1f},{y(value):.1f}" for n, value in zip(numbers, values, strict=True))
-    reached = max(values) >= alarm
-    name = (
-        f"Wealth after {last.n} updates: {_amount(last.log_wealth)}; the alarm is at {1 / delta:g} and was "
-        f"{'reached' if reached else 'not reached'}."
-    )
-    parts = [
-        f'<svg class="plot wealth" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)}">',
-        f'<line class="wealth-zero" x1="{LEFT}" x2="{RIGHT}" y1="{y(0):.1f}" y2="{y(0):.1f}"/>',
-        f'<line class="wealth-alarm" x1="{LEFT}" x2="{RIGHT}" y1="{y(alarm):.1f}" y2="{y(alarm):.1f}"/>',
-        f'<polyline class="wealth-line" points="{points}"/>',
-        f'<circle class="wealth-dot{" over" if reached else ""}" cx="{x(last.n):.1f}" cy="{y(last.log_wealth):.1f}" '
-        'r="6"/>',
-        _text("wealth-limit", LEFT, y(alarm) - 6, "start", f"alarm at {1 / delta:g}"),
-        _text("plot-limit", LEFT, BOTTOM + 26, "start", _day(steps[0].at)),
-        _text("plot-limit", RIGHT, BOTTOM + 26, "end", f"{_day(last.at)}, update {last.n}"),
-        "</svg>",
-    ]
-    return Markup("".join(parts))
-
-
-def _text(kind: str, x: float, y: float, anchor: str, text: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _amount(log_wealth: float) -> str:
-    return f"{math.exp(log_wealth):.3g}" if log_wealth < 700 else "very large"
-
-
-def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+    across = [LEFT + number / last.n * (RIGHT - LEFT) for number in numbers]
+    return {
+        "points": " ".join(f"{x:.1f},{height(value):.1f}" for x, value in zip(across, values, strict=True)),
+        "zero": height(0),
+        "alarm": height(alarm),
+        "end": height(last.log_wealth),
+        "reached": max(values) >= alarm,
+        "first": steps[0],
+        "last": last,
+    }

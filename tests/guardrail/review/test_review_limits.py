@@ -132,22 +132,11 @@ def test_a_callback_is_a_url_that_can_be_stored(store: ReviewStore) -> None:
     for callback in ("http://x/\0", f"http://x/{HALF}", "ftp://x", "http://[x", "https:///path", ""):
         with pytest.raises(UsageError, match="callback must be an http"):
             store.enqueue(CONTENT, callback=callback)
-    for callback in (
-        "https://x/?key=7",
-        "http://127.0.0.1:9",
-        "https://x/tokens?page=token#token=1",
-        "https://x/?tokenizer=1&design=2",
-    ):
+    for callback in ("http://127.0.0.1:9", "https://x/decided/7"):
         assert store.enqueue(CONTENT, callback=callback).callback == callback
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        *("ann:{}@x/", "{}@x/", "x/?a=1&Token={}", "x/?sig={}", "x/?X-Amz-Signature={}", "x/?accessToken={}"),
-        "x/?code={}",
-    ],
-)
+@pytest.mark.parametrize("place", ["ann:{}@x/", "{}@x/", "x/?a=1&Token={}", "x/?sig={}", "x/?code={}", "x/#{}"])
 def test_a_callback_holds_no_secret_and_the_refusal_quotes_none(store: ReviewStore, place: str) -> None:
     with pytest.raises(UsageError, match="stored in plain text") as caught:
         store.enqueue(CONTENT, callback="https://" + place.format("hunter2"))

@@ -282,7 +282,7 @@ def test_a_callback_says_when_its_event_was(store: ReviewStore, receiver: Receiv
 def test_the_address_of_a_callback_is_not_logged(
     store: ReviewStore, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    decide(store, f"{receiver.url}?page=hunter2")
+    decide(store, f"{receiver.url}/hunter2")
     with caplog.at_level(logging.INFO):
         assert deliverer_to(receiver, store).run_once() == 1
         httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(204))).get(f"{receiver.url}?another=caller")
