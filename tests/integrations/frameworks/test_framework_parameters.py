@@ -74,13 +74,6 @@ def test_unknown_names_are_refused() -> None:
         openai_agents_guard.GuardedModel(chat, artifact, on_abstain="hold")  # type: ignore[arg-type]
 
 
-def test_a_person_decides_under_review() -> None:
-    model = ScriptedChat(default=["Paris"])
-    artifact = make_artifact(model)
-    path: Any = "review"
-    assert openai_agents_guard.GuardedModel(model, artifact, on_abstain=path)._holds
-
-
 def test_judges_are_given_one_or_several_by_name(tmp_path: Path) -> None:
     model, judge = ScriptedChat(default=["Paris"]), NamedJudge()
     calibrated = judged(model)

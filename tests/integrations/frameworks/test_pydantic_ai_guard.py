@@ -53,10 +53,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import ExternalToolset, FunctionToolset, WrapperToolset
 from pydantic_ai.usage import RequestUsage
 
-from calibrate.data.records import read_records
-from calibrate.reviews.steps import reviews_of_store
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan
-from guardrail.artifact import ALL_OTHERS, RouterArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import make_artifact
@@ -64,7 +61,6 @@ from guardrail.verdict import Reason
 from integrations._agents.decisions import ANSWERED
 from integrations._agents.framework_guard import APPROVED
 from integrations.pydantic_ai_guard import (
-    MODELS,
     GuardCapability,
     GuardedModel,
     PydanticAIChat,
@@ -236,14 +232,6 @@ async def test_an_abstention_that_is_raised_is_not_retried() -> None:
     assert len(inner.calls) == N + 1
 
 
-async def test_a_capability_keeps_the_models_used_last_only() -> None:
-    guard = GuardCapability(artifact_for(Scripted(SURE_TEXT)), on_abstain="message", probe="off")
-    guarded_agent = agent(Scripted(SURE_TEXT), capabilities=[guard])
-    for _ in range(MODELS + 3):
-        assert (await guarded_agent.run("?", model=Scripted(SURE_TEXT))).output == "Paris"
-    assert len(guard._wrapped) == MODELS
-
-
 class Insisting(AbstractCapability[Any]):
     """Asks again until an answer is accepted, without a word in the history."""
 
@@ -358,46 +346,9 @@ def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
         assert len(bank.inner.calls) == 2 * (N + 1)
 
 
-@pytest.mark.parametrize("on_abstain", ["message", "review"])
-def test_a_call_of_a_tool_that_was_never_bound_is_not_handed_out(on_abstain: Any) -> None:
-    """All samples agree on it, so that its uncertainty would be 0."""
-    inner = Scripted([("rm_rf", {"path": "/"})], ["Done"])
-    bank = Bank(inner, on_abstain=on_abstain, abstain_message="Not sure.")
-    result = bank.run("Pay 5")
-    parts = [part for message in result.all_messages() for part in message.parts]
-    assert not any(getattr(part, "tool_name", None) == "rm_rf" for part in parts)
-    assert bank.paid == []
-    assert on_abstain == "review" or result.output == "Not sure."
-
-
 def test_without_a_person_an_unsure_call_is_not_even_proposed() -> None:
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="message", abstain_message="Not sure.")
     assert (bank.run("Pay 5").output, bank.paid) == ("Not sure.", [])
-
-
-@pytest.mark.parametrize("approved", [True, False])
-def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_path: Path, approved: bool) -> None:
-    store = tmp_path / "verdicts.sqlite"
-    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
-    result = bank.run("Pay 5")
-    assert isinstance(result.output, DeferredToolRequests)
-    (waiting,) = result.output.approvals
-    assert (bank.paid, len(bank.inner.calls)) == ([], N + 1)
-    verdict = bank.guard.verdict(waiting.tool_call_id)
-    assert verdict is not None
-    assert not verdict.accepted
-    assert result.output.metadata[waiting.tool_call_id]["guardrail"]["accepted"] is False
-    written = result.all_messages_json()
-
-    later = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))  # another process
-    decision: Any = True if approved else ToolDenied("no")
-    resumed = later.run(
-        message_history=ModelMessagesTypeAdapter.validate_json(written),
-        deferred_tool_results=DeferredToolResults(approvals={waiting.tool_call_id: decision}),
-    )
-    assert resumed.output == "Done"
-    assert later.paid == ([5] if approved else [])
-    assert len(later.inner.calls) == N + 1  # the turn after the tool; nothing was drawn again for the call
 
 
 def test_a_held_call_can_be_given_back_to_the_model() -> None:
@@ -588,25 +539,13 @@ def test_a_decision_that_cannot_be_carried_out_is_refused() -> None:
         Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["lapse"])
 
 
-def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    bank, store = Bank(Scripted(SURE, ["Done"])), review.ReviewStore(tmp_path / "reviews.db")
-    settings: dict[str, Any] = {"tools": {"pay": "collect"}, "exempt": ["quote"], "probe": "off"}
-    guard = GuardCapability(records=tmp_path / "records.jsonl", **settings)
-    guarded_agent, bridge = bank._agent(bank.inner, capabilities=[guard]), ReviewBridge(store)
-    result = asyncio.run(guarded_agent.run("Pay what I owe"))
-    (item,) = asyncio.run(bridge.enqueue(guard, result))
-    store.decide(store.claim("ann", item=item.id), review.Decision(action="approve"))
-    assert bank.paid == []
-    assert asyncio.run(bridge.resume(guard, guarded_agent, result)).output == "Done"
-    assert bank.paid == [5]
-    (record,) = read_records(tmp_path / "records.jsonl").records
-    (step,), others = reviews_of_store(store, {record.id: record})
-    assert (step.action, step.correct, step.gated, others) == ("approve", True, frozenset({"pay"}), 0)
-    for wrong in ({"on_abstain": "raise"}, {"held": "retry"}):
+def test_what_collects_needs_a_person() -> None:
+    settings: dict[str, Any] = {"tools": {"pay": "collect"}, "exempt": ["quote"]}
+    GuardCapability(**settings)
+    wrongs: list[dict[str, Any]] = [{"on_abstain": "raise"}, {"held": "retry"}]
+    for wrong in wrongs:
         with pytest.raises(UsageError, match=r'needs (on_abstain="review"|held="approve")'):
-            GuardCapability(**{**settings, **wrong})
-    store.close()
+            GuardCapability(**settings, **wrong)
 
 
 async def test_a_run_that_fails_after_the_decision_can_be_resumed_again(tmp_path: Path) -> None:
@@ -753,28 +692,6 @@ def test_where_the_output_is_no_text_a_person_cannot_answer_the_user() -> None:
     assert value["review_configs"][0]["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
     with pytest.raises(ValidationError, match="'answer' about 'pay' is not allowed"):
         asyncio.run(guard.decide(result, {value["call_id"]: TO_THE_USER}))
-
-
-async def test_a_router_judges_each_conversation_by_its_group() -> None:
-    """German conversations have a lax threshold, all others accept nothing."""
-    inner = Scripted(["Rome", "Oslo", "Rome", "Rome", "Rome"])
-    lax, strict = artifact_for(inner, threshold=1.0), artifact_for(inner, threshold=0.0)
-    router = RouterArtifact(artifacts={"de": lax, ALL_OTHERS: strict})
-
-    def group(messages: Any) -> str | None:
-        return "de" if "Haupt" in messages[-1].text else None
-
-    capability = GuardCapability(router, key=group, on_abstain="message", **OPTIONS)
-    guards: list[Any] = [
-        {"model": model_behind(router, inner, key=group, **OPTIONS)},
-        {"model": inner, "capabilities": [capability]},
-    ]
-    for guard in guards:
-        guarded_agent = agent(**guard)
-        assert (await guarded_agent.run("Hauptstadt von Italien?")).output == "Rome"
-        assert (await guarded_agent.run("Capital of Italy?")).output == "Not sure."
-    with pytest.raises(UsageError, match="Give key="):
-        GuardCapability(router)
 
 
 ANSWER_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": "Poseidonis"}}}
@@ -1215,17 +1132,6 @@ async def test_native_tools_are_refused() -> None:
         await guarded_agent.run("?")
 
 
-def test_calibration_draws_through_the_same_adapter() -> None:
-    chat = PydanticAIChat(model=Scripted(["a", "b", "c"]))
-    (drawn,) = draw(chat, [PromptWrapping(system="S").messages("Q?")], SamplingPlan(n=2, max_tokens=8))
-    assert drawn.primary is not None
-    assert drawn.primary.text == "a"
-    assert sorted(sample.text for sample in drawn.samples) == ["b", "c"]
-    assert drawn.cost.output_tokens == 6
-    (part,) = chat.model.calls[0]["parameters"].instruction_parts
-    assert part.content == "S"
-
-
 def test_log_probabilities_are_read() -> None:
     class Telling(Scripted):
         async def request(self, *args: Any, **named: Any) -> ModelResponse:
@@ -1285,15 +1191,6 @@ async def test_the_openai_model_on_the_wire(estimator: str, structured: bool) ->
     assert len(at_run_time) == (N + 1 if estimator == "discrete_semantic_entropy" else 1)
     assert sorted(map(json.dumps, at_run_time)) == sorted(map(json.dumps, at_calibration))
     assert all(call.get("logprobs") is (True if estimator == "sequence_nll" else None) for call in at_run_time)
-
-
-async def test_an_artifact_of_votes_gives_out_the_vote() -> None:
-    """The greedy answer is neither asked for nor given out."""
-    inner = Scripted(["Rome", "Oslo", "Paris", "paris", "Paris."])
-    calibrated = artifact_for(inner, threshold=9.0)
-    voted = calibrated.model_copy(update={"plan": calibrated.plan.model_copy(update={"primary": "majority"})})
-    result = await agent(model_behind(voted, inner)).run("Capital of France?")
-    assert (result.output, len(inner.calls)) == ("Paris", N)
 
 
 # -- approvals of an unguarded agent -----------------------------------------------------------------------------------
