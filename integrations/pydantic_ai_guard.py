@@ -53,7 +53,7 @@ from pydantic_ai import (  # noqa: E402
 from pydantic_ai.agent import AbstractAgent  # noqa: E402
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering  # noqa: E402
 from pydantic_ai.exceptions import ApprovalRequired, UnexpectedModelBehavior  # noqa: E402
-from pydantic_ai.messages import InstructionPart, ModelMessage, ModelResponse, TextPart, ToolCallPart  # noqa: E402
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart  # noqa: E402
 from pydantic_ai.models import (  # noqa: E402
     CompletedStreamedResponse,
     Model,
@@ -98,16 +98,8 @@ HARMLESS = setting_names(allowed_in="pydantic-ai")
 """Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """An agent's request without its messages."""
-
-    parameters: ModelRequestParameters
-    settings: Mapping[str, Any]
-    bindings: Bindings
-
-
-_request: ContextVar[_Request | None] = ContextVar("guardrail_pydantic_ai_request", default=None)
+_passed_on: ContextVar[Mapping[str, Any]] = ContextVar("guardrail_pydantic_ai_settings")
+"""The settings of the agent's request that each sample's call carries, too."""
 
 
 class PydanticAIChat(FrameworkChat):
@@ -141,40 +133,15 @@ class PydanticAIChat(FrameworkChat):
             tool_choice=call.get("tool_choice"),
             response_format=call.get("response_format"),
         )
-        request = _request.get()
-        settings = {**self.kept(), **_settings(stop, call)}
-        if request is not None:
-            settings |= {name: value for name, value in request.settings.items() if name in PASSED_ON}
-        if request is not None and request.bindings.digest == bindings.digest:
-            parameters = _instructed(request.parameters, instructions)
-        else:
-            parameters = as_parameters(bindings, instructions)
-            if bindings.tool_choice is not None:
-                only = bindings.tool_choice
-                settings["tool_choice"] = "required" if only == "any" else [only]
-        model_settings: Any = settings
-        response = await self.model.request(history, model_settings, parameters)
-        return read_response(response)
-
-
-def _instructed(parameters: ModelRequestParameters, instructions: str | None) -> ModelRequestParameters:
-    """Request parameters with these instructions; unchanged if they have them already."""
-    parts = parameters.instruction_parts
-    if parts is not None and (InstructionPart.join(parts) or None) == instructions:
-        return parameters
-    return replace(
-        parameters, instruction_parts=[] if instructions is None else [InstructionPart(content=instructions)]
-    )
-
-
-def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one call."""
-    settings: dict[str, Any] = {name: call[name] for name in ("temperature", "top_p", "max_tokens") if name in call}
-    if call.get("logprobs"):
-        settings["openai_logprobs"] = True
-    if stop:
-        settings["stop_sequences"] = list(stop)
-    return settings
+        settings: Any = {**self.kept(), **_passed_on.get({})}
+        settings |= {name: call[name] for name in ("temperature", "top_p", "max_tokens") if name in call}
+        if call.get("logprobs"):
+            settings["openai_logprobs"] = True
+        if stop:
+            settings["stop_sequences"] = list(stop)
+        if (only := bindings.tool_choice) is not None:
+            settings["tool_choice"] = "required" if only == "any" else [only]
+        return read_response(await self.model.request(history, settings, as_parameters(bindings, instructions)))
 
 
 class GuardedModel(WrapperModel):
@@ -217,7 +184,7 @@ class GuardedModel(WrapperModel):
             )
         model_request_parameters = replace(model_request_parameters, function_tools=tools)
         bindings = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)
-        token = _request.set(_Request(model_request_parameters, settings, bindings))
+        token = _passed_on.set({name: value for name, value in settings.items() if name in PASSED_ON})
         conversation = from_messages(messages, model_request_parameters)
         results, earlier, prompted = last_results(messages)
         parsed = bindings.response_format is not None or bindings.tool_choice is not None
@@ -237,7 +204,7 @@ class GuardedModel(WrapperModel):
                 model=self._chat,
             )
         finally:
-            _request.reset(token)
+            _passed_on.reset(token)
         response = to_response(answer.message)
         if given is not None or not response.tool_calls:
             await self._gate.note_answer(conversation, _content(response), answer)
