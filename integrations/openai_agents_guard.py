@@ -17,9 +17,10 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from langchain_core.language_models import BaseChatModel
@@ -103,6 +104,7 @@ PASSED_ON = setting_names(SettingRole.TRANSPORT, allowed_in="openai-agents")
 HARMLESS = setting_names(allowed_in="openai-agents")
 """Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
 _log = logging.getLogger(__name__)
+Invoke: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
 _request: ContextVar[tuple[ModelSettings, ModelTracing]] = ContextVar("guardrail_openai_agents_request")
 
 
@@ -309,8 +311,21 @@ class GuardedModel(Model):
         guarded = copy.copy(tool if isinstance(tool, FunctionTool) else function_tool(tool))
         asks = self._gate.asks and guarded.name not in self._gate.artifacts.exempt
         guarded.needs_approval = self._needs_approval if asks else False
-        guarded.on_invoke_tool = _Checked(self._gate, guarded.name, guarded.on_invoke_tool)
+        guarded.on_invoke_tool = partial(self._run_judged, guarded.name, guarded.on_invoke_tool)
         return guarded
+
+    async def _run_judged(self, name: str, invoke: Invoke, context: ToolContext[Any], arguments: str) -> Any:
+        """Run a tool's call if it was accepted or approved, with a person's edit if there is one."""
+        if name in self._gate.artifacts.exempt:
+            return await invoke(context, arguments)
+        call_id = context.tool_call_id
+        approved = bool(context.is_tool_approved(name, call_id))
+        if await self._reviews.ruling(call_id, name, arguments_of(arguments), approved=approved) != "run":
+            return NOT_RUN
+        edit = await self._reviews.edit(call_id) if approved else None
+        if edit is None:
+            return await invoke(context, arguments)
+        return f"{edit_note(edit)}\n{await invoke(context, json.dumps(edit, ensure_ascii=False))}"
 
     @property
     def answer_tool(self) -> FunctionTool:
@@ -319,11 +334,17 @@ class GuardedModel(Model):
             name=ANSWER_TOOL,
             description="Give out the answer that waits for a person.",
             params_json_schema={"type": "object", "properties": {"conversation": {"type": "string"}}},
-            on_invoke_tool=_Waiting(self._gate),
+            on_invoke_tool=self._give,
             strict_json_schema=False,
             is_enabled=_goes_on,
             needs_approval=True,
         )
+
+    async def _give(self, context: ToolContext[Any], arguments: str) -> str:
+        """Run the call that stands for a held-back answer once a person approved it; the model gives the answer out."""
+        if not context.is_tool_approved(ANSWER_TOOL, context.tool_call_id):
+            return NOT_RUN
+        return await self._reviews.give(context.tool_call_id, arguments_of(arguments))
 
     async def review_requests(self, result: Any) -> list[dict[str, Any]]:
         """The request that a person sees about each held-back call or answer, in the form of LangGraph's interrupts.
@@ -407,7 +428,7 @@ class GuardedModel(Model):
             UsageError: The agent must be able to hold answers back, but lacks `answer_tool`.
         """
         listed = [tool for tool in tools if tool.name == ANSWER_TOOL]
-        mine = any(getattr(tool, "on_invoke_tool", None) == _Waiting(self._gate) for tool in listed)
+        mine = any(getattr(tool, "on_invoke_tool", None) == self._give for tool in listed)
         if mine != bool(listed) or (self._gate.asks and self._gate.artifacts.answer is not None and not mine):
             raise UsageError(
                 'on_abstain="review", the default, needs guarded.answer_tool of this very model among the agent\'s '
@@ -425,44 +446,13 @@ class GuardedModel(Model):
         for tool in tools:
             assert isinstance(tool, FunctionTool)  # request_bindings refused all others
             passes = tool.name in (*self._gate.artifacts.exempt, ANSWER_TOOL)
-            if not passes and not isinstance(tool.on_invoke_tool, _Checked):
+            judged = getattr(getattr(tool.on_invoke_tool, "func", None), "__func__", None) is GuardedModel._run_judged
+            if not passes and not judged:
                 raise UsageError(
                     f'tool {tool.name!r} would run held-back calls: under on_abstain="review" make every tool that is '
                     "not exempt with guarded.tool(...)."
                 )
         return frozenset(tool.name for tool in tools if tool.name != ANSWER_TOOL)
-
-
-class _Checked:
-    """Runs a tool's call if it was accepted or approved, with a person's edit if there is one."""
-
-    def __init__(self, gate: FrameworkGuard, name: str, run: Callable[[ToolContext[Any], str], Awaitable[Any]]) -> None:
-        self._gate, self._name, self._run = gate, name, run
-
-    async def __call__(self, context: ToolContext[Any], arguments: str) -> Any:
-        if self._name in self._gate.artifacts.exempt:
-            return await self._run(context, arguments)
-        call_id, reviews = context.tool_call_id, self._gate.reviews
-        approved = bool(context.is_tool_approved(self._name, call_id))
-        if await reviews.ruling(call_id, self._name, arguments_of(arguments), approved=approved) != "run":
-            return NOT_RUN
-        edit = await reviews.edit(call_id) if approved else None
-        if edit is None:
-            return await self._run(context, arguments)
-        result = await self._run(context, json.dumps(edit, ensure_ascii=False))
-        return f"{edit_note(edit)}\n{result}"
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """Runs the call that stands for a held-back answer once a person approved it; the model gives the answer out."""
-
-    gate: FrameworkGuard
-
-    async def __call__(self, context: ToolContext[Any], arguments: str) -> str:
-        if not context.is_tool_approved(ANSWER_TOOL, context.tool_call_id):
-            return NOT_RUN
-        return await self.gate.reviews.give(context.tool_call_id, arguments_of(arguments))
 
 
 def _goes_on(_context: RunContextWrapper[Any], agent: Any) -> bool:
