@@ -15,14 +15,12 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.runnables import RunnableLambda
 from pydantic import ValidationError
 
 from guardrail import (
     AbstainedError,
     ArtifactMismatchError,
     Guardrail,
-    PromptWrapping,
     Reason,
     Unmeasured,
     UsageError,
@@ -30,7 +28,6 @@ from guardrail import (
 )
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Bindings
 
 SURE, UNSURE, BROKEN = "Capital of France?", "Capital of Atlantis?", "Down?"
 MODEL = ScriptedChat(
@@ -175,24 +172,14 @@ def test_assess_gives_all_the_evidence() -> None:
     assert asyncio.run(GUARD.aassess(UNSURE)).uncertainty == verdict.uncertainty
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.6, 1.0889, 2.0])
-def test_the_gate_is_the_one_comparison(threshold: float) -> None:
-    verdict = Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=threshold)).assess(UNSURE)
-    assert verdict.accepted == (verdict.uncertainty.value is not None and verdict.uncertainty.value <= threshold)
-
-
 # -- abstention paths
 
 
-def test_raise_carries_the_verdict_and_works_with_fallbacks() -> None:
+def test_raise_carries_the_verdict() -> None:
     guard = guarded(on_abstain="raise")
     with pytest.raises(AbstainedError, match="Held back") as caught:
         guard.invoke(UNSURE)
     assert caught.value.verdict.reason is Reason.ABOVE_THRESHOLD
-    bigger: RunnableLambda[Any, AIMessage] = RunnableLambda(lambda _: AIMessage("bigger"))
-    chain = guard.with_fallbacks([bigger], exceptions_to_handle=(AbstainedError,))
-    assert chain.invoke(UNSURE).content == "bigger"
-    assert chain.invoke(SURE).content == "Paris"
 
 
 def test_usage_may_say_something_else_than_tokens() -> None:
@@ -266,8 +253,6 @@ def test_a_slow_sync_person_does_not_block_the_loop() -> None:
 def test_a_handler_must_return_something_usable() -> None:
     with pytest.raises(UsageError, match="on_abstain returned int"):
         guarded(on_abstain=lambda verdict: 3).invoke(UNSURE)
-    with pytest.raises(ValidationError, match='on_abstain must be "message", "raise"'):
-        guarded(on_abstain="explode")
 
 
 # -- drop-in
@@ -305,43 +290,12 @@ def test_a_global_cache_neither_fools_nor_freezes_the_guard() -> None:
         set_llm_cache(None)
 
 
-def test_many_threads_share_one_guard() -> None:
-    chain = GUARD | StrOutputParser()
-    inputs: list[Any] = [SURE, UNSURE] * 32
-    messages = chain.batch(inputs, {"max_concurrency": 16})
-    assert messages[::2] == ["Paris"] * 32
-    assert "Paris" not in messages[1::2]
-
-
-def test_the_calls_that_were_judged_are_the_calls_that_are_returned() -> None:
-    class Caller(ScriptedChat):
-        def _message(self, answer: str, kwargs: dict[str, Any]) -> AIMessage:
-            call = {"name": "look_up", "args": {"city": answer}, "id": "x", "type": "tool_call"}
-            return AIMessage(content="", tool_calls=[call])
-
-    model = Caller(script={"same": ["Rome"], "other": ["Rome", "Oslo", "Bern", "Riga"]})
-    offered = Bindings(tools=({"type": "function", "function": {"name": "look_up"}},))
-    guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.5, bindings=offered))
-    message = guard.invoke("same")
-    assert [(call["name"], call["args"]) for call in message.tool_calls] == [("look_up", {"city": "Rome"})]
-    held_back = guard.invoke("other")
-    assert held_back.tool_calls == []
-    assert held_back.response_metadata["guardrail"]["reason"] == "above_threshold"
-
-
 # -- misuse is refused
 
 
 def test_another_model_is_refused_at_construction() -> None:
     with pytest.raises(ArtifactMismatchError, match="calibrated 'scripted', running 'other'"):
         Guardrail(model=ScriptedChat(name_of_model="other"), artifact=ARTIFACT)
-
-
-def test_another_prompt_is_refused_at_the_call() -> None:
-    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, prompt=PromptWrapping(system="Be brief.")))
-    with pytest.raises(ArtifactMismatchError, match="system message differs"):
-        guard.invoke(SURE)
-    assert (guard.prompt | guard).invoke({"question": SURE}).content == "Paris"
 
 
 def test_sampling_cannot_be_changed_at_the_call() -> None:

@@ -87,13 +87,6 @@ def test_a_setting_cannot_be_assigned(name: str, value: Any) -> None:
     assert guard.invoke("sure?").content == "Paris"
 
 
-def test_a_cascade_s_settings_cannot_be_assigned_either() -> None:
-    models = [ScriptedChat(name_of_model=name, default=["a", "b"]) for name in ("small", "large")]
-    system = Cascade(models, artifact=cascade_artifact(0.0, 0.0))
-    with pytest.raises(UsageError, match=r"Cascade\.models is fixed"):
-        system.models = [*models[::-1]]
-
-
 @pytest.mark.parametrize(("given", "meant"), [("rase", "raise"), ("mesage", "message")])
 def test_an_abstention_path_that_is_none_is_refused_with_the_nearest_name(given: str, meant: str) -> None:
     with pytest.raises(ValidationError, match=f"got '{given}'; did you mean '{meant}'"):

@@ -99,10 +99,3 @@ def test_a_cascade_gives_out_the_vote_of_each_stage() -> None:
     both = CascadeArtifact(stages=stages, outcome=system)
     verdict = Cascade([unsure, MODEL], artifact=both).assess(QUESTION)
     assert (verdict.stage, verdict.candidate and verdict.candidate.text, verdict.cost.calls) == (2, "Paris", 8)
-
-
-@pytest.mark.anyio
-async def test_a_stream_gives_out_the_vote() -> None:
-    guard = Guardrail(model=MODEL, artifact=artifact())
-    assert "".join(str(chunk.content) for chunk in guard.stream(QUESTION)) == "Paris"
-    assert "".join([str(chunk.content) async for chunk in guard.astream(QUESTION)]) == "Paris"

@@ -150,13 +150,6 @@ def test_each_question_of_a_batch_is_retried_by_itself(order: tuple[str, ...], a
     assert [model.rounds(question) for question in (LATE, LOST, SURE)] == [1, 2, 1]
 
 
-def test_no_question_of_a_batch_gets_the_answer_to_another() -> None:
-    _, guard = turning()
-    sure, lost = tried(guard, stop_after_attempt=1).batch([SURE, LOST], return_exceptions=True)
-    assert sure.content == "sure"
-    assert isinstance(lost, UnmeasuredError)
-
-
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_retried_batch_has_one_limit(asynchronous: bool) -> None:
     traffic = Seen()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langchain_core.exceptions import OutputParserException
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import tool
 from pydantic import BaseModel
@@ -187,11 +187,6 @@ def test_an_abstention_makes_no_call_and_forced_calls_raise() -> None:
         forced.invoke(UNSURE)
     assert caught.value.message.startswith(ABSTENTION)
     assert not isinstance(caught.value, UnmeasuredError)
-
-
-def test_unmeasured_has_an_error_of_its_own() -> None:
-    with pytest.raises(UnmeasuredError, match="5 s"):
-        guarded(CALLER, TOOLS, on_abstain="raise").invoke(DOWN)
 
 
 CASES = [(PERSON, PERSON_CALL, "function_calling"), (WRITER, JSON, "json_schema")]
@@ -397,13 +392,6 @@ def test_structured_output_with_fallbacks() -> None:
     other: RunnableLambda[Any, Person] = RunnableLambda(lambda _: Person(name="nobody", born=0))
     chain = guarded(WRITER, JSON).with_structured_output(Person).with_fallbacks([other])
     assert [person.name for person in chain.batch([SURE, UNSURE])] == ["Goethe", "nobody"]
-
-
-def test_later_turns_of_a_tool_conversation() -> None:
-    model = ScriptedChat(script={"Rome?": ["A city"]})
-    tool_call = call("look_up", city="Rome")
-    turns = [HumanMessage("Rome?"), tool_call, ToolMessage("Rome is a city", tool_call_id="x")]
-    assert guarded(model, TOOLS).bind_tools([look_up, weather]).invoke(turns).content == "A city"
 
 
 # -- the pieces
