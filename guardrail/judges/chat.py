@@ -101,7 +101,8 @@ class ChatJudge(Judge):
             raise UsageError(f"max_concurrency must be at least 1, got {max_concurrency}")
         self._model = quiet_copy(model)
         self._max_concurrency = max_concurrency
-        quiet, self._settings = with_settings(model, {"temperature": 0.0, "max_tokens": _STRUCTURED_TOKENS})
+        settings = {"temperature": 0.0, "max_tokens": _STRUCTURED_TOKENS}
+        ((quiet, self._settings),) = with_settings(model, [settings])
         self._structured = _structured(quiet, reply)
         self._identity = identify(model)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
@@ -28,7 +28,18 @@ from .effects import Effect, Steps, arun, run
 from .limits import DEFAULT_CONCURRENCY, adopt_limits, current_limits, limits_for_threads, take_slot
 from .replies import cause_of, read_reply
 
-__all__ = ["SAMPLE_INDEX", "Call", "Reply", "as_sample", "at_once", "failed", "in_sample", "make_calls", "quiet_copy"]
+__all__ = [
+    "SAMPLE_INDEX",
+    "Call",
+    "Reply",
+    "as_sample",
+    "at_once",
+    "cost_of",
+    "failed",
+    "in_sample",
+    "make_calls",
+    "quiet_copy",
+]
 __all__ += ["with_settings"]
 
 SAMPLE_INDEX = "guardrail_sample"
@@ -89,7 +100,7 @@ def make_calls(
     Raises:
         UsageError: The model does not take a setting (`guardrail.sampling.call_settings.carried`).
     """
-    ready, ambient = _with_settings(model, calls), _ambient(callbacks)
+    ready, ambient = with_settings(model, (call.params for call in calls)), _ambient(callbacks)
 
     def make(place: int) -> Steps[Reply]:
         call, (quiet, params) = calls[place], ready[place]
@@ -238,22 +249,20 @@ def _quiet(value: Any, copies_by_id: dict[int, Any], levels: int = LEVELS) -> An
     return copies_by_id[id(value)]
 
 
-def with_settings(model: BaseChatModel, settings: Mapping[str, Any]) -> tuple[BaseChatModel, dict[str, Any]]:
-    """A quiet copy with the settings that the model's class takes as fields, and the others as keywords of a call.
+def with_settings(
+    model: BaseChatModel, calls: Iterable[Mapping[str, Any]]
+) -> list[tuple[BaseChatModel, dict[str, Any]]]:
+    """For the settings of each call a quiet copy with those that the model's class takes as fields, and the others.
+
+    The others are keywords of the call. Calls with equal fields share a copy, and so the client that it may make.
 
     Raises:
         UsageError: The model does not take one of them.
     """
-    fields, call = carried(model, settings)
-    return quiet_copy(model, fields), call
-
-
-def _with_settings(model: BaseChatModel, calls: Sequence[Call]) -> list[tuple[BaseChatModel, dict[str, Any]]]:
-    """`with_settings` of each call; calls with equal fields share a copy, and so the client that it may make."""
     ready: list[tuple[BaseChatModel, dict[str, Any]]] = []
     copies: list[tuple[dict[str, Any], BaseChatModel]] = []
-    for call in calls:
-        fields, keywords = carried(model, call.params)
+    for settings in calls:
+        fields, keywords = carried(model, settings)
         quiet = next((copy for own, copy in copies if own == fields), None)
         if quiet is None:
             quiet = quiet_copy(model, fields)
@@ -285,9 +294,14 @@ def _answer(result: LLMResult) -> SampleSet:
     message = generation.message if isinstance(generation, ChatGeneration) else None
     if not isinstance(message, AIMessage):
         raise TypeError(f"the chat model gave a {type(message or generation).__name__} instead of an AIMessage")
+    return SampleSet(question="", primary=read_reply(message), cost=cost_of(message))
+
+
+def cost_of(message: AIMessage) -> Cost:
+    """The cost of the call that gave a message: its tokens as far as they are stated."""
     used = message.usage_metadata
     tokens = {} if used is None else {name: used.get(name, 0) for name in ("input_tokens", "output_tokens")}
-    return SampleSet(question="", primary=read_reply(message), cost=Cost(calls=1, **tokens))
+    return Cost(calls=1, **tokens)
 
 
 def failed(error: Exception, question: str = "", *, calls: int = 1) -> SampleSet:

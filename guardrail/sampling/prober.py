@@ -22,7 +22,7 @@ from langchain_core.runnables import RunnableConfig
 from ..errors import UsageError, describe_error, reply_facts, server_words
 from ..types import Cost, Sample, SamplingPlan, Unmeasured, is_logprob
 from .call_settings import carried
-from .calls import as_sample, at_once, with_settings
+from .calls import as_sample, at_once, cost_of, with_settings
 from .effects import Effect, Steps, run
 from .limits import take_slot
 from .native import is_native
@@ -199,23 +199,11 @@ def _together(model: BaseChatModel, calls: Sequence[ProbeCall]) -> Effect:
 
 def _ask(model: BaseChatModel, call: ProbeCall) -> Steps[ProbeReply]:
     try:
-        if isinstance(model, Probeable):
-            with ExitStack() as slots:
-                yield take_slot(slots)
-                reply: ProbeReply = yield _answer(model, call)
-                return _both(reply, (yield _answer(model, replace(call, n=1)))) if wants_alone(call, reply) else reply
-        params = _params(model, call)
         with ExitStack() as slots:
             yield take_slot(slots)
             slots.enter_context(as_sample())
-            began = perf_counter()
-            try:
-                message: AIMessage = yield _invocation(model, call, params)
-            except Exception as error:
-                if not _refuses_seed(model, params, error):
-                    raise
-                message = yield _invocation(model, call, params)
-        return _reply(message, call, perf_counter() - began)
+            asking = _natively(model, call) if isinstance(model, Probeable) else _by_langchain(model, call)
+            return (yield from asking)
     # A mistake of the caller, not of the endpoint: it has to be seen, not reported as a failed probe.
     except UsageError:
         raise
@@ -225,28 +213,44 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> Steps[ProbeReply]:
         )
 
 
-def _answer(model: Probeable, call: ProbeCall) -> Effect:
-    return Effect(partial(model.answer_probe, call), partial(model.aanswer_probe, call))
+def _natively(model: Probeable, call: ProbeCall) -> Steps[ProbeReply]:
+    """The reply of a sampler that makes the call itself; one answer, if it gave no others to a call for several."""
+    reply: ProbeReply = yield Effect(partial(model.answer_probe, call), partial(model.aanswer_probe, call))
+    if not wants_alone(call, reply):
+        return reply
+    single = replace(call, n=1)
+    alone: ProbeReply = yield Effect(partial(model.answer_probe, single), partial(model.aanswer_probe, single))
+    return replace(alone, texts=alone.texts[:1], cost=reply.cost + alone.cost)
+
+
+def _by_langchain(model: BaseChatModel, call: ProbeCall) -> Steps[ProbeReply]:
+    """The reply of any other chat model, without a seed if its server refuses one in this call or in an earlier one."""
+    settings: dict[str, Any] = {"temperature": call.temperature, "max_tokens": call.max_tokens}
+    if call.logprobs:
+        settings["logprobs"] = True
+    seed = {"seed": call.seed} if call.temperature and takes_seeds(model) else {}
+    began = perf_counter()
+    try:
+        message: AIMessage = yield _invocation(model, call, {**settings, **seed})
+    except Exception as error:
+        if not seed or cause_of(error) is not Unmeasured.REJECTED:
+            raise
+        _of(model).refuses_seeds = True
+        message = yield _invocation(model, call, settings)
+    metadata = message.response_metadata
+    return reply_of(
+        call,
+        [read_reply(message)],
+        metadata.get("logprobs"),
+        fingerprint=metadata.get("system_fingerprint"),
+        cost=cost_of(message).model_copy(update={"seconds": perf_counter() - began}),
+    )
 
 
 def _invocation(model: BaseChatModel, call: ProbeCall, params: Mapping[str, Any]) -> Effect:
-    quiet, settings = with_settings(model, params)
+    ((quiet, settings),) = with_settings(model, [params])
     bound, prompt, config = quiet.bind(**settings), [HumanMessage(call.prompt)], RunnableConfig(callbacks=[])
     return Effect(partial(bound.invoke, prompt, config), partial(bound.ainvoke, prompt, config))
-
-
-def _both(together: ProbeReply, alone: ProbeReply) -> ProbeReply:
-    """The single answer to a call without n, with the added cost of the useless call with n."""
-    return replace(alone, texts=alone.texts[:1], cost=together.cost + alone.cost)
-
-
-def _params(model: BaseChatModel, call: ProbeCall) -> dict[str, Any]:
-    params: dict[str, Any] = {"temperature": call.temperature, "max_tokens": call.max_tokens}
-    if call.logprobs:
-        params["logprobs"] = True
-    if call.temperature and takes_seeds(model):
-        params["seed"] = call.seed
-    return params
 
 
 def takes_seeds(model: BaseChatModel) -> bool:
@@ -258,34 +262,6 @@ def takes_seeds(model: BaseChatModel) -> bool:
 def seeded(model: BaseChatModel) -> bool:
     """Whether samples of a model are sent seeds: it takes them, and so did its server in a probe."""
     return takes_seeds(model) and known_report(model) is not None
-
-
-def _refuses_seed(model: BaseChatModel, params: dict[str, Any], error: Exception) -> bool:
-    """Whether the server rejected a call with a seed; if so, the seed is removed from this call and all later ones."""
-    if "seed" not in params or cause_of(error) is not Unmeasured.REJECTED:
-        return False
-    # In place, so that the caller's second try goes without it.
-    del params["seed"]
-    _of(model).refuses_seeds = True
-    return True
-
-
-def _reply(message: AIMessage, call: ProbeCall, seconds: float) -> ProbeReply:
-    usage = message.usage_metadata
-    cost = Cost(
-        calls=1,
-        input_tokens=usage.get("input_tokens", 0) if usage else 0,
-        output_tokens=usage.get("output_tokens", 0) if usage else 0,
-        seconds=seconds,
-    )
-    metadata = message.response_metadata
-    return reply_of(
-        call,
-        [read_reply(message)],
-        metadata.get("logprobs"),
-        fingerprint=metadata.get("system_fingerprint"),
-        cost=cost,
-    )
 
 
 def reply_of(call: ProbeCall, samples: Sequence[Sample], logprobs: Any, *, fingerprint: Any, cost: Cost) -> ProbeReply:
