@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,15 +23,12 @@ from guardrail.notebook import percent
 from ..data.progress import bar
 from ..data.records import write_records
 from ..ledger import Ledger
-from ..pipeline import GateCounts
 from ..report.sentences import verdict_text
 from ..reviews import (
-    AcceptedError,
     Learned,
     Missing,
     Respond,
     ReviewPool,
-    Waiting,
     accepted_error,
     feed,
     given_items,
@@ -113,130 +111,113 @@ def learn(
         )
         return
     assert artifact is not None, "one of both is given"
-    _learn_answers(
-        source,
-        artifact,
-        fitting,
-        respond=respond,
-        missing=missing,
-        monitor=monitor,
-        earlier=earlier or (),
-        since=since,
-        ignore_others=ignore_others,
-        test_fraction=test_fraction,
-    )
+    reviews = _Reviews(source, artifact, earlier or (), since, ignore_others, respond, missing)
+    _learn_answers(reviews, fitting, monitor, test_fraction)
 
 
-def _learn_answers(
-    store: str,
-    artifact: Path,
-    fitting: Fitting,
-    *,
-    respond: Respond,
-    missing: Missing,
-    monitor: str | None,
-    earlier: Sequence[Path],
-    since: datetime | None,
-    ignore_others: bool,
-    test_fraction: float,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Reviews:
+    """The decisions about answers that are read, and what they count as; the fields are the options of the command."""
+
+    store: str
+    artifact: Path
+    earlier: Sequence[Path]
+    since: datetime | None
+    ignore_others: bool
+    respond: Respond
+    missing: Missing
+
+    def read(self, store: ReviewStore, artifacts: Sequence[CalibrationArtifact]) -> ReviewPool:
+        """Read the decisions about answers of these artifacts.
+
+        Raises:
+            UsageError: The store holds answers that other artifacts judged, and nobody said to leave them out.
+        """
+        seconds = None if self.since is None else self.since.replace(tzinfo=UTC).timestamp()
+        with bar(console, "Reading reviews", "items") as progress:
+            pool = read_reviews(store, artifacts, respond=self.respond, since=seconds, progress=progress)
+        if pool.others and not self.ignore_others:
+            listed = "\n  ".join(f"{digest}: {count} items" for digest, count in sorted(pool.others.items()))
+            raise UsageError(
+                f"the store holds items that were judged by something else:\n  {listed}\nScores of another model, "
+                "plan, prompt or score cannot be pooled. Name earlier artifacts of the same procedure with --earlier; "
+                "leave the rest out with --ignore-others."
+            )
+        return pool
+
+
+def _learn_answers(reviews: _Reviews, fitting: Fitting, monitor: str | None, test_fraction: float) -> None:
     """Print how good the accepted answers are; with a file to write also fit and compare a new threshold."""
     out = fitting.out
     if out is not None and out.exists():
         raise UsageError(f"{out} exists. An artifact is never changed: name a new file with --out.")
-    if monitor is not None:
-        refuse_open_as_wrong(missing)
     records = None if out is None else out.with_name(f"{out.stem}.records.jsonl")
-    keep_inputs([artifact, *earlier, sqlite_path(store)], [out], derived=records)
-    loaded = CalibrationArtifact.load(artifact)
-    if monitor is not None and not bounds_answers(loaded.outcome.rule):
-        raise UsageError(
-            f"a monitor tests the share of answers with a wrong item, which {loaded.outcome.rule} does not promise. "
-            "Leave --monitor out and read the share of wrong items, or fit with --rule clean_shown."
-        )
-    before = [CalibrationArtifact.load(path) for path in earlier]
-    with opened_store(store) as opened:
-        pool = _read(opened, [loaded, *before], respond, since)
-        _refuse_others(pool, ignore_others)
+    keep_inputs([reviews.artifact, *reviews.earlier, sqlite_path(reviews.store)], [out], derived=records)
+    artifact = CalibrationArtifact.load(reviews.artifact)
+    if monitor is not None:
+        refuse_open_as_wrong(reviews.missing)
+        if not bounds_answers(artifact.outcome.rule):
+            raise UsageError(
+                f"a monitor tests the share of answers with a wrong item, which {artifact.outcome.rule} does not "
+                "promise. Leave --monitor out and read the share of wrong items, or fit with --rule clean_shown."
+            )
+    judged = {reviews.artifact: artifact} | {path: CalibrationArtifact.load(path) for path in reviews.earlier}
+    with opened_store(reviews.store) as store:
+        pool = reviews.read(store, list(judged.values()))
         _print_pool(pool)
-        for path, judged in zip([artifact, *earlier], [loaded, *before], strict=True):
-            own = pool.of(judged)
-            waits = waiting([item for item in own.items if item.audited], missing)
-            gate = f" by {path.name}" if before else ""
-            _print_accepted(accepted_error(own, missing=missing), waits, judged, gate)
-            _print_given_items(given_items(own, missing=missing), judged)
+        for path, each in judged.items():
+            _print_accepted(pool.of(each), each, reviews.missing, f" by {path.name}" if reviews.earlier else "")
         if monitor is not None:
-            _feed_monitor(opened, pool, loaded, monitor, missing)
+            _feed_monitor(store, pool, artifact, monitor, reviews.missing)
     if out is None or records is None:
-        finish([], f"refit: calibrate learn {store} --artifact {artifact} --out NEW.json")
-        return
-    database = sqlite_path(store)
-    ledger = Ledger([out.parent / "reviews.db" if database is None else database])
+        finish([], f"refit: calibrate learn {reviews.store} --artifact {reviews.artifact} --out NEW.json")
+    else:
+        _refit(pool, artifact, reviews, fitting, test_fraction, out, records)
+
+
+def _refit(
+    pool: ReviewPool,
+    artifact: CalibrationArtifact,
+    reviews: _Reviews,
+    fitting: Fitting,
+    test_fraction: float,
+    out: Path,
+    records: Path,
+) -> None:
+    """Fit a new threshold on a sample of the decisions, print what it does beside the one in force, and write it."""
     learned = learn_from(
         pool,
-        loaded,
-        name=f"reviews of {artifact.name}",
-        ledger=ledger,
+        artifact,
+        name=f"reviews of {reviews.artifact.name}",
+        ledger=Ledger([sqlite_path(reviews.store) or out.parent / "reviews.db"]),
         alpha=fitting.alpha,
         rule=fitting.rule,
         delta=fitting.delta,
-        missing=missing,
-        respond=respond,
+        missing=reviews.missing,
+        respond=reviews.respond,
         test_fraction=test_fraction,
     )
     _print_sample(learned)
     print_verdict(verdict_text(learned.artifact))
-    _print_comparison(loaded, learned)
-    guard = f"Guardrail(model=..., artifact={str(out)!r})"
-    following = f"use it: {guard}, with new monitors"
-    if learned.artifact.threshold is None:
-        following = f"keep {artifact}, decide about more answers, and learn again"
-    finish(_write(learned, out, records), following)
-
-
-def _read(
-    store: ReviewStore, artifacts: Sequence[CalibrationArtifact], respond: Respond, since: datetime | None
-) -> ReviewPool:
-    seconds = None if since is None else since.replace(tzinfo=UTC).timestamp()
-    with bar(console, "Reading reviews", "items") as progress:
-        return read_reviews(store, artifacts, respond=respond, since=seconds, progress=progress)
-
-
-def _write(learned: Learned, out: Path, records: Path) -> list[Path]:
-    """Write the records and the artifact; return the files. The artifact comes last, so that it never stands alone."""
+    _print_comparison(artifact, learned)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_records(records, learned.file.header, learned.file.records)
-    learned.artifact.save(out)
-    return [out, records]
-
-
-def _refuse_others(pool: ReviewPool, ignore: bool) -> None:
-    if pool.others and not ignore:
-        listed = "\n  ".join(f"{digest}: {count} items" for digest, count in sorted(pool.others.items()))
-        raise UsageError(
-            f"the store holds items that were judged by something else:\n  {listed}\nScores of another model, plan, "
-            "prompt or score cannot be pooled. Name earlier artifacts of the same procedure with --earlier; leave "
-            "the rest out with --ignore-others."
-        )
+    learned.artifact.save(out)  # last, so that it never stands alone
+    following = f"use it: Guardrail(model=..., artifact={str(out)!r}), with new monitors"
+    if learned.artifact.threshold is None:
+        following = f"keep {reviews.artifact}, decide about more answers, and learn again"
+    finish([out, records], following)
 
 
 def _print_pool(pool: ReviewPool) -> None:
     rows = []
-    for title, items in (
-        ("held back", [item for item in pool.items if not item.audited]),
-        ("accepted, audited", [item for item in pool.items if item.audited]),
-    ):
-        decided = [item for item in items if item.correct is not None]
-        rows.append(
-            [
-                title,
-                str(len(items)),
-                str(len(decided)),
-                str(sum(bool(item.correct) for item in decided)),
-                str(sum(item.open for item in items)),
-                str(sum(item.correct is None and not item.open for item in items)),
-            ]
-        )
+    for title, audited in (("held back", False), ("accepted, audited", True)):
+        items = [item for item in pool.items if item.audited == audited]
+        labels = [item.correct for item in items]
+        n_open = sum(item.open for item in items)
+        n_without = sum(item.correct is None and not item.open for item in items)
+        counts = (len(items), len(items) - labels.count(None), labels.count(True), n_open, n_without)
+        rows.append([title, *map(str, counts)])
     console.print(table("Reviews", ("", "items", "decided", "right", "open", "without"), rows))
     if pool.both_ways:
         print_line(
@@ -247,14 +228,14 @@ def _print_pool(pool: ReviewPool) -> None:
             f"{pool.partial} items about the held-back items of answers whose other items were given out are no labels "
             "of an answer and are left out; audits stand for these answers."
         )
-    left_out = sum(pool.others.values())
-    if left_out:
+    if left_out := sum(pool.others.values()):
         print_line(f"{left_out} items of other artifacts are left out.")
 
 
-def _print_accepted(
-    error: AcceptedError | None, waits: Waiting | None, artifact: CalibrationArtifact, gate: str
-) -> None:
+def _print_accepted(pool: ReviewPool, artifact: CalibrationArtifact, missing: Missing, gate: str) -> None:
+    """Print how good the answers are that an artifact accepted, and of a gate of items the items it gave."""
+    error = accepted_error(pool, missing=missing)
+    waits = waiting([item for item in pool.items if item.audited], missing)
     if waits is not None:
         print_line(waits.describe("decided audits"), "yellow")
     nouns = nouns_of(artifact)
@@ -272,10 +253,7 @@ def _print_accepted(
         f"About {percent(error.acceptance)} of the measured {nouns.asked} were {nouns.accepted}.",
         "red" if promised and error.low > artifact.alpha else None,
     )
-
-
-def _print_given_items(counts: tuple[int, int, float] | None, artifact: CalibrationArtifact) -> None:
-    if counts is None:
+    if (counts := given_items(pool, missing=missing)) is None:
         return
     wrong, given, share = counts
     about = artifact.outcome
@@ -339,21 +317,20 @@ def _print_sample(learned: Learned) -> None:
 
 def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
     gates = [("in force", old, learned.old), ("new", learned.artifact, learned.new)]
+    rows = []
+    for name, artifact, counts in gates:
+        threshold = "none" if artifact.threshold is None else artifact.estimator.limit(artifact.threshold)
+        wrong, interval = "-", "-"
+        if counts.error_rate is not None:
+            share, low, high = counts.error_rate
+            wrong = f"{counts.n_errors} of {counts.n_accepted}, {percent(share)}"
+            interval = f"{percent(low)} to {percent(high)}"
+        rows.append([name, threshold, percent(counts.acceptance[0]), wrong, interval])
     nouns = nouns_of(old)
     heads = ("artifact", "threshold", nouns.accepted, "wrong among them", "95 % interval")
-    title = f"On {len(learned.test)} reviewed {nouns.asked} kept out of the fit"
-    console.print(table(title, heads, [_line(*gate) for gate in gates]))
+    console.print(table(f"On {len(learned.test)} reviewed {nouns.asked} kept out of the fit", heads, rows))
     for name, _, counts in gates:
         if counts.items is not None:
             items = counts.items
             kept, wrong = share_of(items.kept, items.items), share_of(items.kept_wrong, items.kept)
             print_line(f"Items, {name}: {kept} kept, {wrong} of them wrong.")
-
-
-def _line(name: str, artifact: CalibrationArtifact, counts: GateCounts) -> list[str]:
-    threshold = "none" if artifact.threshold is None else artifact.estimator.limit(artifact.threshold)
-    if counts.error_rate is None:
-        return [name, threshold, percent(counts.acceptance[0]), "-", "-"]
-    share, low, high = counts.error_rate
-    wrong = f"{counts.n_errors} of {counts.n_accepted}, {percent(share)}"
-    return [name, threshold, percent(counts.acceptance[0]), wrong, f"{percent(low)} to {percent(high)}"]
