@@ -85,14 +85,7 @@ def draw_to_label(
         raise UsageError(f"the scope must be a share in (0, 1], got {share:g}. Write 0.5 for the lowest half.")
     if n < 1:
         raise UsageError(f"the number of questions to label must be at least 1, got {n}.")
-    labelled = sum(record.correct is not None or record.is_undecided for record in file.records)
-    if labelled:
-        raise UsageError(
-            f"{file.path} has labels on {labelled} of {len(file.records)} records, and what is drawn to be labelled "
-            "must not depend on labels. Give the scored records without them (leave out the questions of a pilot)."
-        )
-    if file.header.scope.is_drawn:
-        raise UsageError(f"{file.path} is itself a sample that was drawn to be labelled. Give the file it came from.")
+    _refuse_labelled(file)
     n_failed = refuse_failed(file.records, estimator, allowed=without_failed)
     pool = [(record, value) for record in file.records if (value := _value(record, estimator)) is not None]
     if not pool:
@@ -100,16 +93,7 @@ def draw_to_label(
     cut = cut_at(np.array([value for _, value in pool]), share)
     # Sorted by id, so that the draw depends on the seed and not on the order of the file.
     within = sorted((record for record, value in pool if value <= cut), key=lambda record: record.id)
-    if n > len(within):
-        raise UsageError(f"only {len(within)} questions are within scope {share:g}, fewer than n = {n}. Score more.")
-    # At share 1 no cut is chosen, so nobody could have chosen it with an eye on the scores.
-    if share < 1 and not fixed_beforehand and len(within) < POOL_FACTOR * n:
-        raise UsageError(
-            f"{len(within)} questions are within scope {share:g}; a scope that may have been chosen after looking at "
-            f"the scores needs at least {POOL_FACTOR} x {n} = {POOL_FACTOR * n}. Draw {len(within) // POOL_FACTOR} or "
-            f"fewer, score more questions (about {math.ceil(POOL_FACTOR * n / share)} in all; there are "
-            f"{len(pool)}), or say that the share was fixed before anybody looked (--fixed-beforehand)."
-        )
+    _refuse_few(len(within), len(pool), n, share, fixed_beforehand=fixed_beforehand)
     order = np.random.default_rng(seed).permutation(len(within))[:n]
     drawn = tuple(within[i] for i in order.tolist())
     scope = Scope(
@@ -133,6 +117,32 @@ def draw_to_label(
         }
     )
     return RecordFile(file.path, header, drawn, False)
+
+
+def _refuse_labelled(file: RecordFile) -> None:
+    labelled = sum(record.correct is not None or record.is_undecided for record in file.records)
+    if labelled:
+        raise UsageError(
+            f"{file.path} has labels on {labelled} of {len(file.records)} records, and what is drawn to be labelled "
+            "must not depend on labels. Give the scored records without them (leave out the questions of a pilot)."
+        )
+    if file.header.scope.is_drawn:
+        raise UsageError(f"{file.path} is itself a sample that was drawn to be labelled. Give the file it came from.")
+
+
+def _refuse_few(within: int, pool: int, n: int, share: float, *, fixed_beforehand: bool) -> None:
+    """Refuse a scope with too few questions for n labels."""
+    if n > within:
+        raise UsageError(f"only {within} questions are within scope {share:g}, fewer than n = {n}. Score more.")
+    # At share 1 no cut is chosen, so nobody could have chosen it with an eye on the scores.
+    needed = POOL_FACTOR * n
+    if share < 1 and not fixed_beforehand and within < needed:
+        raise UsageError(
+            f"{within} questions are within scope {share:g}; a scope that may have been chosen after looking at the "
+            f"scores needs at least {POOL_FACTOR} x {n} = {needed}. Draw {within // POOL_FACTOR} or fewer, score more "
+            f"questions (about {math.ceil(needed / share)} in all; there are {pool}), or say that the share was fixed "
+            "before anybody looked (--fixed-beforehand)."
+        )
 
 
 def refuse_scope_after_labels(file: RecordFile, share: float, labelled: Sequence[RecordFile]) -> None:
@@ -169,28 +179,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
     """
     scope = file.header.scope
     if scope.is_drawn:
-        if scope.score != estimator:
-            raise UsageError(
-                f"the questions of {file.path} were drawn by their {scope.score!r} scores, so {estimator!r} cannot "
-                f"be fitted on them: use --score {scope.score}, or draw anew with `calibrate sample`."
-            )
-        if fingerprint(record.to_question() for record in file.records) != file.header.questions_sha256:
-            raise UsageError(
-                f"the {len(file.records)} questions of {file.path} are not the {scope.n} that were drawn: some were "
-                "added, removed or changed. Fit on the file that `calibrate sample` wrote, labelled."
-            )
-        scores = ((record.id, _value(record, estimator)) for record in used)
-        above = [name for name, score in scores if score is not None and not scope.covers(score)]
-        if above:
-            raise UsageError(
-                f"record {above[0]!r} of {file.path} has a score above the cut {scope.cut:g} of its scope, so it was "
-                "not drawn with the others. Fit on the file that `calibrate sample` wrote, labelled."
-            )
-        if scope.drawn_sha256 != draw_digest(file.records, estimator):
-            raise UsageError(
-                f"the questions of {file.path} have another order or other {estimator!r} scores than when they were "
-                "drawn. Fit on the file that `calibrate sample` wrote, labelled."
-            )
+        _refuse_changed_draw(file, scope, used, estimator)
     values, waits = values_of(used, estimator), waiting_of(used)
     labelled, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
     # Fewer would hardly ever be refused: the asymptotic p-value means little there.
@@ -201,6 +190,28 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
             "for the others. Draw what to label with `calibrate sample`, or label the rest."
         )
     return scope
+
+
+def _refuse_changed_draw(file: RecordFile, scope: Scope, used: Sequence[Record], estimator: str) -> None:
+    """Refuse records that are not the draw that their scope describes."""
+    if scope.score != estimator:
+        raise UsageError(
+            f"the questions of {file.path} were drawn by their {scope.score!r} scores, so {estimator!r} cannot be "
+            f"fitted on them: use --score {scope.score}, or draw anew with `calibrate sample`."
+        )
+    scores = [(record.id, _value(record, estimator)) for record in used]
+    above = [name for name, score in scores if score is not None and not scope.covers(score)]
+    fault = None
+    if fingerprint(record.to_question() for record in file.records) != file.header.questions_sha256:
+        number = f"the {len(file.records)} questions of {file.path} are not the {scope.n} that were drawn"
+        fault = f"{number}: some were added, removed or changed"
+    elif above:
+        score = f"record {above[0]!r} of {file.path} has a score above the cut {scope.cut:g} of its scope"
+        fault = f"{score}, so it was not drawn with the others"
+    elif scope.drawn_sha256 != draw_digest(file.records, estimator):
+        fault = f"the questions of {file.path} have another order or other {estimator!r} scores than when drawn"
+    if fault is not None:
+        raise UsageError(f"{fault}. Fit on the file that `calibrate sample` wrote, labelled.")
 
 
 def draw_digest(records: Sequence[Record], estimator: str) -> str:
