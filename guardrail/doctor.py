@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         "-m",
         action="append",
-        help="transformers:PATH_OR_ID, openai-compatible:MODEL@BASE_URL, python:MODULE:NAME, or a LangChain name such "
+        help="openai-compatible:MODEL@BASE_URL, transformers:PATH_OR_ID, python:MODULE:NAME, or a LangChain name such "
         "as openai:gpt-4o-mini; without it the model is not checked. For a cascade once a stage, in order",
     )
     parser.add_argument("--scorer", help="MODULE:NAME of the scorer, for an artifact that was calibrated with one")

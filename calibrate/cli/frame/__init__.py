@@ -1,1 +1,1 @@
-"""Rooms that several commands share: the app, the terminal, files, options, labels, verdicts, next commands."""
+"""Rooms that several commands share, and long parts of one: the terminal, files, options, labels, people, verdicts."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +15,7 @@ from pydantic_core import PydanticUndefined
 from typer.models import ArgumentInfo
 
 from guardrail.bindings import read_bindings
-from guardrail.errors import UsageError, require
+from guardrail.errors import UsageError, did_you_mean, require
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_estimator, items_measure
 from guardrail.judges import default_judge
@@ -319,25 +318,28 @@ def load_settings(
     Raises:
         UsageError: Not YAML, an unknown name (the nearest is suggested), or a bad value.
     """
-    values = {} if path is None else _read_yaml(path)
+    values = stored = {} if path is None else _read_yaml(path)
     for text in assigned:
         name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set must be NAME=VALUE, got {text!r}. Write for instance --set seed=1.")
-        _refuse_unknown(kind, name, "--set")
-        values[name] = value
-    values |= {name: value for name, value in flags.items() if value is not None}
+        values = {**values, name: value}
+    values = values | {name: value for name, value in flags.items() if value is not None}
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = str(first["loc"][0])
+        errors = error.errors(include_url=False)
+        # A name that does not exist says why another one is missing.
+        first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+        name, fields = str(first["loc"][0]), kind.model_fields
+        if first["type"] == "extra_forbidden":
+            where = path if name in stored else "--set"
+            hint = did_you_mean(name, fields) or f"Known: {', '.join(sorted(fields))}."
+            raise UsageError(f"{where}: there is no setting {name!r}. {hint}") from error
         if first["type"] == "missing":
-            raise UsageError(
-                f"{name} is missing. Give --{name.replace('_', '-')}, or '{name}:' in the YAML file."
-            ) from error
-        description = kind.model_fields[name].description
-        raise UsageError(f"{name}: got {first['input']!r}; {first['msg']}. {description}") from error
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{name} is missing. Give {flag}, or '{name}:' in the YAML file.") from error
+        raise UsageError(f"{name}: got {first['input']!r}; {first['msg']}. {fields[name].description}") from error
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -351,14 +353,4 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         kind = type(settings).__name__
         raise UsageError(f"{path} must hold settings such as 'questions: questions.jsonl', got {kind}")
-    for name in settings:
-        _refuse_unknown(RunSettings, str(name), str(path))
-    return settings
-
-
-def _refuse_unknown(kind: type[Frozen], name: str, where: str) -> None:
-    known = kind.model_fields
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(sorted(known))}."
-        raise UsageError(f"{where}: there is no setting {name!r}. {hint}")
+    return {str(name): value for name, value in settings.items()}
