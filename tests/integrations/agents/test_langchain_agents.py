@@ -139,15 +139,6 @@ def test_the_approved_answer_is_the_one_that_was_shown() -> None:
     assert "__interrupt__" not in result
 
 
-async def test_the_approved_answer_is_the_one_that_was_shown_async() -> None:
-    model = Counter()
-    agent = agent_of(model, gate(model))
-    shown = interrupt_of(await agent.ainvoke({"messages": "anything"}, CONFIG))["candidate"]["text"]
-    result = await agent.ainvoke(APPROVE, CONFIG)
-    assert result["messages"][-1].text == shown
-    assert model.made == 5
-
-
 def test_the_trap_is_real_for_a_middleware_that_samples_where_it_interrupts() -> None:
     """Negative control: the same agent with the obvious, wrong middleware."""
 
@@ -187,14 +178,81 @@ def held_transfer(**more: Any) -> tuple[AgentChat, Any]:
     return model, agent
 
 
-def test_an_approved_call_runs_once_as_it_was() -> None:
+def edit(name: str, **args: Any) -> dict[str, Any]:
+    return {"type": "edit", "edited_action": {"name": name, "args": args}}
+
+
+@pytest.mark.parametrize(
+    ("decision", "status", "text"),
+    [
+        ({"type": "approve"}, "success", "sent 5 to bob"),
+        (
+            edit("transfer", to="bob", amount=7),
+            "success",
+            "Note: a person changed this call before it ran; it ran with to='bob', amount=7. Do not repeat the "
+            "original call.\nsent 7 to bob",
+        ),
+        (
+            {"type": "reject", "message": "wrong bob"},
+            "error",
+            "A person rejected this call of transfer; it was not run. Do not call it again unless the user asks for "
+            "it. The reason: wrong bob",
+        ),
+        ({"type": "respond", "message": "I sent it by hand"}, "success", "I sent it by hand"),
+        (
+            {"type": "lapse", "message": "Nobody decided in time."},  # always possible, and names no person
+            "error",
+            "This call of transfer was not run: Nobody decided in time.",
+        ),
+    ],
+)
+def test_decisions_about_a_call(decision: dict[str, Any], status: str, text: str) -> None:
     model, agent = held_transfer()
-    result = agent.invoke(APPROVE, CONFIG)
-    assert texts(result) == ["pay bob", "", "sent 5 to bob", "Done."]
-    assert result["messages"][1].response_metadata["guardrail"]["review"] == [
-        {"name": "transfer", "decision": "approve"}
-    ]
-    assert model.made == 10
+    result = agent.invoke(deciding(decision), CONFIG)
+    _, proposed, answer, last = result["messages"]
+    assert (answer.status, answer.text, last.text) == (status, text, "Done.")
+    assert proposed.tool_calls[0]["args"]["amount"] == 5  # the record keeps what the model proposed
+    assert proposed.response_metadata["guardrail"]["review"] == [{"name": "transfer", "decision": decision["type"]}]
+    assert model.made == 10  # nothing was drawn again
+
+
+REFUSED = [
+    [{"type": "approve"}],
+    [edit("close")],
+    [edit("transfer", to="bob", amount="many")],
+    [edit("transfer", amount=5)],
+    [edit("transfer", to="bob", amount=float("nan"))],
+    [edit("transfer", to="\ud83d", amount=1)],
+    [{**edit("transfer", to="bob", amount=1), "text": "\ud83d"}],
+    [{"type": "respond", "message": ""}],
+    [{"type": "respond"}],
+    [{"type": "reject", "message": "\ud83d"}],
+    [{"type": "reject"}, {"type": "reject"}],
+    [{"type": "shrug"}],
+]
+
+
+@pytest.mark.parametrize("decisions", REFUSED)
+def test_a_decision_that_cannot_be_carried_out_is_not_kept_and_can_be_given_again(decisions: Any) -> None:
+    """It passed the schema once, was kept, and raised at every later decision: the thread was lost."""
+    _, agent = held_transfer(allowed_decisions=["edit", "reject", "respond"])
+    with pytest.raises(ValidationError):
+        agent.invoke(deciding(*decisions), CONFIG)
+    assert len(agent.get_state(CONFIG).interrupts) == 1
+    assert agent.invoke(deciding({"type": "reject"}), CONFIG)["messages"][2].status == "error"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [{"answer": "mine"}, {"text": 5}, {"text": " "}, {"text": "a", "answer": "b"}, {"text": "\ud83d"}, {}],
+)
+def test_nor_is_the_edit_of_an_answer(args: dict[str, Any]) -> None:
+    model = Counter()
+    agent = agent_of(model, gate(model))
+    interrupt_of(agent.invoke({"messages": "anything"}, CONFIG))
+    with pytest.raises(ValidationError):
+        agent.invoke(deciding(edit("answer", **args)), CONFIG)
+    assert texts(agent.invoke(APPROVE, CONFIG)) == ["anything", "ans0"]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -234,29 +292,6 @@ def test_of_two_runs_resumed_at_once_one_carries_the_decision_out(fails: bool) -
     assert fails or said[0].startswith("Another run of this conversation took up this call of transfer")
 
 
-def test_an_edited_call_runs_as_edited_and_the_model_is_told() -> None:
-    _, agent = held_transfer()
-    action = {"name": "transfer", "args": {"to": "bob", "amount": 7}}
-    result = agent.invoke(deciding({"type": "edit", "edited_action": action}), CONFIG)
-    tool_result = result["messages"][2].text
-    assert tool_result.endswith("sent 7 to bob")
-    assert "changed this call" in tool_result
-    assert result["messages"][1].tool_calls[0]["args"]["amount"] == 5  # the record keeps what the model proposed
-
-
-def test_a_rejected_call_is_not_run() -> None:
-    _, agent = held_transfer()
-    result = agent.invoke(deciding({"type": "reject", "message": "wrong bob"}), CONFIG)
-    answer = result["messages"][2]
-    assert (answer.status, "wrong bob" in answer.text, "sent" in answer.text) == ("error", True, False)
-
-
-def test_a_person_may_answer_in_place_of_the_tool() -> None:
-    _, agent = held_transfer()
-    result = agent.invoke(deciding({"type": "respond", "message": "I sent it by hand"}), CONFIG)
-    assert (result["messages"][2].text, result["messages"][2].status) == ("I sent it by hand", "success")
-
-
 def test_a_person_may_answer_the_user_and_the_turn_ends() -> None:
     """Text for the customer must reach the customer, and not a tool's result; nothing beside it runs."""
     asked = [
@@ -286,7 +321,7 @@ def test_an_answer_to_the_user_is_the_one_decision_about_all_calls() -> None:
 @pytest.mark.parametrize(
     ("decision", "text"),
     [
-        ({"type": "edit", "edited_action": {"name": "answer", "args": {"text": "mine"}}}, "mine"),
+        (edit("answer", text="mine"), "mine"),
         ({"type": "respond", "message": "from a person"}, "from a person"),
         ({"type": "reject"}, ABSTENTION),
         ({"type": "reject", "message": "Ask Bob."}, ABSTENTION),  # why a person rejected it is not for the user
@@ -299,63 +334,6 @@ def test_decisions_about_an_answer(decision: dict[str, Any], text: str) -> None:
     interrupt_of(agent.invoke({"messages": "anything"}, CONFIG))
     assert texts(agent.invoke(deciding(decision), CONFIG)) == ["anything", text]
     assert model.made == 5
-
-
-@pytest.mark.parametrize(
-    "decision",
-    [
-        {"type": "approve"},
-        {"type": "edit", "edited_action": {"name": "close", "args": {}}},
-        {"type": "edit", "edited_action": {"name": "transfer", "args": {"to": "bob", "amount": "many"}}},
-        {"type": "edit", "edited_action": {"name": "transfer", "args": {"amount": 5}}},
-        {"type": "shrug"},
-    ],
-)
-def test_a_decision_that_is_not_allowed_is_refused_and_can_be_given_again(decision: dict[str, Any]) -> None:
-    _, agent = held_transfer(allowed_decisions=["edit", "reject"])
-    with pytest.raises(ValidationError):
-        agent.invoke(deciding(decision), CONFIG)
-    result = agent.invoke(deciding({"type": "reject"}), CONFIG)
-    assert result["messages"][2].status == "error"
-
-
-NOTHING_KEPT = [
-    {"answer": "mine"},
-    {"text": 5},
-    {"text": " "},
-    {"text": "a", "answer": "b"},
-    {"text": "\ud83d"},
-    {},
-]
-
-
-@pytest.mark.parametrize("args", NOTHING_KEPT)
-def test_an_edited_answer_that_cannot_go_out_is_not_kept(args: dict[str, Any]) -> None:
-    """It passed the schema once, was kept, and raised at every later decision: the thread was lost."""
-    model = Counter()
-    agent = agent_of(model, gate(model))
-    interrupt_of(agent.invoke({"messages": "anything"}, CONFIG))
-    with pytest.raises(ValidationError):
-        agent.invoke(deciding({"type": "edit", "edited_action": {"name": "answer", "args": args}}), CONFIG)
-    assert len(agent.get_state(CONFIG).interrupts) == 1
-    assert texts(agent.invoke(APPROVE, CONFIG)) == ["anything", "ans0"]
-
-
-@pytest.mark.parametrize(
-    "decision",
-    [
-        {"type": "edit", "edited_action": {"name": "transfer", "args": {"to": "bob", "amount": float("nan")}}},
-        {"type": "edit", "edited_action": {"name": "transfer", "args": {"to": "\ud83d", "amount": 1}}},
-        {"type": "edit", "edited_action": {"name": "transfer", "args": {}}, "text": "\ud83d"},
-        {"type": "respond", "message": ""},
-        {"type": "reject", "message": "\ud83d"},
-    ],
-)
-def test_a_decision_about_a_call_that_cannot_be_carried_out_is_not_kept(decision: dict[str, Any]) -> None:
-    _, agent = held_transfer()
-    with pytest.raises(ValidationError):
-        agent.invoke(deciding(decision), CONFIG)
-    assert texts(agent.invoke(APPROVE, CONFIG))[2] == "sent 5 to bob"
 
 
 def both_calls(amount: int) -> AIMessage:
@@ -392,21 +370,6 @@ def test_the_text_beside_the_calls_can_be_edited() -> None:
     assert result[1] == "Only these."
     assert result[2].endswith("sent 7 to bob")
     assert result[3] == "closed a"  # its arguments are as they were: the model is told of no change
-
-
-def test_a_lapse_is_always_possible_and_names_no_person() -> None:
-    _, agent = held_transfer(allowed_decisions=["approve"])
-    result = agent.invoke(deciding({"type": "lapse", "message": "Nobody decided in time."}), CONFIG)
-    assert (result["messages"][2].text, result["messages"][2].status) == (
-        "This call of transfer was not run: Nobody decided in time.",
-        "error",
-    )
-
-
-def test_one_decision_for_each_call() -> None:
-    _, agent = held_transfer()
-    with pytest.raises(ValidationError):
-        agent.invoke(deciding({"type": "approve"}, {"type": "approve"}), CONFIG)
 
 
 # -- what is gated, and by what ------------------------------------------------------------------------------------

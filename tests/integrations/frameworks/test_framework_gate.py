@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import multiprocessing
-import random
 import sqlite3
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,24 +14,19 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, SystemMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from pydantic import PrivateAttr
 
 from guardrail import Bindings, Reason, Verdict
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
-from guardrail.sampling.calls import SAMPLE_INDEX
-from guardrail.testing import ScriptedChat, ended, make_artifact
-from guardrail.uncertainty import make_estimator as make
+from guardrail.testing import ScriptedChat, make_artifact
 from integrations._agents.calls import arguments_of
 from integrations._agents.framework_guard import Answer, FrameworkGuard
 from integrations._agents.held import MessageNote, ToolCallOrder
 from integrations._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from integrations._frameworks.chat import refuse_settings
 from integrations._openai.lru import LRU
-from tests.guardrail.uncertainty.test_async_measuring import Patient
 
 TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
 ASKED = PromptWrapping().messages("?")
@@ -272,39 +265,6 @@ async def test_agents_made_for_each_request_probe_and_draw_once(monkeypatch: pyt
     assert latest.get(2, lambda: 0) == 0
 
 
-class Wavering(ScriptedChat):
-    """Says "wrong" with probability .65 at each call."""
-
-    _times: Any = PrivateAttr(default_factory=Counter)
-
-    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
-        call = (str(messages[-1].text), run_manager.metadata.get(SAMPLE_INDEX, -1))
-        self._times[call] += 1
-        draw = random.Random(f"{call} {self._times[call]}").random()
-        message = AIMessage("wrong" if draw < 0.65 else f"other {draw}")
-        return ChatResult(generations=[ChatGeneration(message=ended(message))])
-
-
-@pytest.mark.parametrize("remember", [300.0, 0])
-async def test_asking_until_an_answer_is_accepted_accepts_no_more_wrong_ones(remember: float) -> None:
-    async def wrong(attempts: int, questions: int = 80) -> int:
-        model = Wavering()
-        wrong_answers = 0
-        for number in range(questions):
-            for _ in range(attempts):  # a guard per attempt, as applications do that make their agent per request
-                calibrated = artifact(model, bindings=None)
-                guard = FrameworkGuard(model, calibrated, on_abstain="message", remember=remember)
-                answer = await guard.ask(PromptWrapping().messages(f"question {number}"), Bindings())
-                if not answer.abstained:
-                    wrong_answers += str(answer.message.text) == "wrong"
-                    break
-        return wrong_answers
-
-    once, insisting = await wrong(1), await wrong(3)
-    assert 8 < once < 24
-    assert insisting == once if remember else insisting > 1.5 * once
-
-
 async def test_a_question_that_utf_8_cannot_write_has_answers() -> None:
     model = ScriptedChat(default=["Yes"])
     guard = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message")
@@ -324,20 +284,6 @@ async def test_the_same_words_to_another_question_are_another_answer() -> None:
     assert guard.given_out([*other, AIMessage("No"), *messages], "Yes") == (False, None)
     assert guard.given_out([], "Yes") == (False, None)
     assert (guard.given_out([SystemMessage("Be brief."), *messages, paying(5)], "Yes"))[0] is True
-
-
-async def test_the_loop_runs_while_a_judge_thinks() -> None:
-    judge, model = Patient(), ScriptedChat(default=["Paris", "Rome", "Oslo"])
-    spec = make("discrete_semantic_entropy", judge=judge).spec
-    calibrated = artifact(model, bindings=None).model_copy(update={"estimator": spec})
-    guard = FrameworkGuard(model, calibrated, on_abstain="message", using={"judge": judge})
-    asking = asyncio.create_task(guard.ask(ASKED, Bindings()))
-    while not (judge.thinking.is_set() or asking.done()):
-        await asyncio.sleep(0.001)
-    judge.loop_ran.set()  # reached only if the judge does not hold the loop up
-    await asking
-    assert judge.threads
-    assert not judge.held_up
 
 
 def several(*, on_abstain: Any = "message", **options: Any) -> FrameworkGuard:

@@ -57,11 +57,23 @@ from integrations.openai_agents_guard import (  # noqa: E402
     VerdictStore,
     agent_bindings,
 )
+from tests.integrations.frameworks.cases import (  # noqa: E402
+    ANSWER_EDIT,
+    EDIT,
+    JSON_EDIT,
+    OUTCOMES,
+    REVIEWED,
+    SPELLED,
+    SURE,
+    TO_THE_USER,
+    UNSURE,
+    UNSURE_TEXT,
+    Reply,
+)
 from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION  # noqa: E402
 from tests.integrations.openai.scripted_server import Served  # noqa: E402
 
 N = 4
-Reply = str | tuple[str, dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +179,6 @@ async def test_an_unsure_answer_abstains_and_the_candidate_is_nowhere() -> None:
     assert "Rome" not in json.dumps(result.to_input_list())
 
 
-APART: list[Reply] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
 RETRIES: dict[str, Any] = {
     "always": lambda context: True,
     "unsafe, too": lambda context: RetryDecision(retry=True, approve_unsafe_replay=True),
@@ -182,7 +193,7 @@ def retrying(policy: Any) -> ModelSettings:
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("policy", RETRIES)
 async def test_the_runner_does_not_retry_a_measured_abstention(policy: str, streamed: bool) -> None:
-    inner = Scripted([*APART, *["Rome"] * 20])  # certain of Rome when asked again
+    inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])  # certain of Rome when asked again
     model = guarded(inner, on_abstain="raise")
     guarded_agent = agent(model, model_settings=retrying(RETRIES[policy]))
 
@@ -216,7 +227,7 @@ async def test_the_runner_does_not_draw_again_when_the_abstention_path_fails() -
     def unreachable(_: Any) -> str:
         raise ConnectionError("nobody there")
 
-    inner = Scripted([*APART, *["Rome"] * 20])
+    inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])
     guarded_agent = agent(guarded(inner, on_abstain=unreachable), model_settings=retrying(RETRIES["always"]))
     with pytest.raises(ConnectionError):
         await Runner.run(guarded_agent, "Capital of Atlantis?")
@@ -340,11 +351,6 @@ class Bank:
         return agent(self.model, tools=[self.model.tool(self._tool()), self.model.answer_tool])
 
 
-SURE: list[Reply] = [("pay", {"amount": 5})]
-SPELLED: list[Reply] = [("pay", {"amount": 5}), ("pay", {"amount": 5.0})]
-UNSURE: list[Reply] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
-
-
 def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
     for proposals in (SURE, SPELLED):
         bank = Bank(Scripted(proposals, ["Done"]))
@@ -428,19 +434,6 @@ def test_handoffs_are_tools_and_are_judged() -> None:
 
 
 # -- a person's decisions ----------------------------------------------------------------------------------------------
-
-EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 7}}}
-OUTCOMES: dict[str, tuple[dict[str, Any], list[int], str]] = {
-    "approve": ({"type": "approve"}, [5], "paid 5"),
-    "edit": (EDIT, [7], "Note: a person changed this call before it ran; it ran with amount=7."),
-    "reject": (
-        {"type": "reject", "message": "too much"},
-        [],
-        "A person rejected this call of pay; it was not run. Do not call it again unless the user asks for it. "
-        "The reason: too much",
-    ),
-    "respond": ({"type": "respond", "message": "I paid it by hand"}, [], "I paid it by hand"),
-}
 
 
 @pytest.mark.parametrize("saved", [True, False])
@@ -576,8 +569,6 @@ def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Pat
 
 # -- the person answers the user, and the turn ends --------------------------------------------------------------------
 
-TO_THE_USER = {"type": "answer", "message": "Please call us."}
-
 
 class Twice(Scripted):
     """Proposes two payments in one message."""
@@ -703,14 +694,6 @@ async def test_a_router_judges_each_conversation_by_its_group() -> None:
 
 # -- a held-back answer ------------------------------------------------------------------------------------------------
 
-ANSWER_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": "Poseidonis"}}}
-REVIEWED: dict[str, tuple[dict[str, Any], str]] = {
-    "approve": ({"type": "approve"}, "Rome"),
-    "edit": (ANSWER_EDIT, "Poseidonis"),
-    "respond": ({"type": "respond", "message": "It sank."}, "It sank."),
-    "reject": ({"type": "reject", "message": "Not the capital, ask Bob."}, "Not sure."),
-}
-
 
 def answering(*turns: Sequence[Reply], **options: Any) -> tuple[Any, Agent[Any]]:
     """A guarded model and its agent, which gives out answers only."""
@@ -734,7 +717,7 @@ async def test_the_reviewer_of_an_agent_that_was_handed_over_to_sees_tools_and_p
     def look(city: str) -> str:
         return f"{city}: 9 degrees"
 
-    expert, expert_agent = answering([], [], APART)
+    expert, expert_agent = answering([], [], UNSURE_TEXT)
     expert_agent.name = "expert"
     inner = Scripted([("look", {"city": "Oslo"})], [("transfer_to_expert", {})])
     tool = function_tool(look)
@@ -770,14 +753,14 @@ async def test_another_picture_is_another_question() -> None:
 async def test_a_person_decides_about_a_held_back_answer(kind: str, way: str, tmp_path: Path) -> None:
     decision, expected = REVIEWED[kind]
     store, session = tmp_path / "verdicts.sqlite", SQLiteSession("one") if way == "in a session" else None
-    model, guarded_agent = answering(APART, verdicts=VerdictStore(store))
+    model, guarded_agent = answering(UNSURE_TEXT, verdicts=VerdictStore(store))
     result, shown = await ask_agent(guarded_agent, "Capital of Atlantis?", way == "streamed", session=session)
     written = result.to_state().to_string()
     assert result.final_output is None
     assert not any(word in shown + written for word in ("Rome", "Oslo"))  # before the decision it is nowhere
     calls = model._gate._model.model.calls
     if way == "saved":  # days later, in another process
-        model, guarded_agent = answering(APART, verdicts=VerdictStore(store))
+        model, guarded_agent = answering(UNSURE_TEXT, verdicts=VerdictStore(store))
         result = await RunState.from_string(guarded_agent, written)
     (value,) = await model.review_requests(result)
     assert (value["kind"], value["question"], value["candidate"]["text"]) == ("answer", "Capital of Atlantis?", "Rome")
@@ -794,7 +777,7 @@ async def test_a_person_decides_about_a_held_back_answer(kind: str, way: str, tm
 
 
 async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns() -> None:
-    model, guarded_agent = answering(APART)
+    model, guarded_agent = answering(UNSURE_TEXT)
     result = await Runner.run(guarded_agent, "Capital of Atlantis?")
     (waiting,) = result.interruptions
     done = await model.resume(guarded_agent, result, {waiting.call_id: {"type": "approve"}})
@@ -807,14 +790,14 @@ async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns()
         *("Capital of Atlantis?", "Rome", "And of France?")
     ]
     assert all(call["tools"] == [] for call in inner.calls)  # nor is it offered the tool
-    inner.turns = (APART,)
+    inner.turns = (UNSURE_TEXT,)
     again = await Runner.run(guarded_agent, [*done.to_input_list(), {"role": "user", "content": "And of Mu?"}])
     (waiting,) = again.interruptions  # the second answer that waits
     assert (await model.resume(guarded_agent, again, {waiting.call_id: ANSWER_EDIT})).final_output == "Poseidonis"
 
 
 def test_by_default_a_person_decides_and_an_agent_that_cannot_wait_is_refused() -> None:
-    inner = Scripted(APART)
+    inner = Scripted(UNSURE_TEXT)
     calibrated = artifact(inner, prompt=PromptWrapping(system="Be brief."))
     model = GuardedModel(inner, calibrated, probe="off")
     other = GuardedModel(inner, calibrated, probe="off", on_abstain="message")
@@ -827,7 +810,7 @@ def test_by_default_a_person_decides_and_an_agent_that_cannot_wait_is_refused() 
 
 
 async def test_what_the_framework_itself_approves_or_rejects_counts() -> None:
-    model, guarded_agent = answering(APART)
+    model, guarded_agent = answering(UNSURE_TEXT)
     written = (await Runner.run(guarded_agent, "?")).to_state().to_string()
 
     async def resumed(decide: Any) -> Any:
@@ -844,7 +827,7 @@ async def test_what_the_framework_itself_approves_or_rejects_counts() -> None:
 
 @pytest.mark.parametrize("change", ["another question", "another call", "without a decision", "another result"])
 async def test_a_changed_state_gives_nothing_out(change: str) -> None:
-    model, guarded_agent = answering(APART)
+    model, guarded_agent = answering(UNSURE_TEXT)
     first = await Runner.run(guarded_agent, "Capital of Atlantis?")
     (item,) = first.interruptions
     question: Any = {"role": "user", "content": "Capital of Atlantis?"}
@@ -871,7 +854,7 @@ async def test_a_changed_state_gives_nothing_out(change: str) -> None:
 
 async def test_a_state_that_was_written_over_approves_nothing_else() -> None:
     """The digest of the conversation and the id in a saved state are those of the answer that waits."""
-    _, guarded_agent = answering(APART)
+    _, guarded_agent = answering(UNSURE_TEXT)
     written = (await Runner.run(guarded_agent, "Capital of Atlantis?")).to_state().to_string()
     other = (await Runner.run(guarded_agent, "Capital of Mu?")).interruptions[0]
     mine = (await RunState.from_string(guarded_agent, written)).get_interruptions()[0]
@@ -907,7 +890,7 @@ def test_of_an_edit_and_a_rejection_neither_lets_out_what_was_proposed(first: bo
             await model.decide(state, {item.call_id: decision})
         return [(await Runner.run(guarded_agent, state)).final_output for state in states]
 
-    model, guarded_agent = answering(APART)
+    model, guarded_agent = answering(UNSURE_TEXT)
     assert set(asyncio.run(decided(model, guarded_agent, "Capital of Atlantis?", ANSWER_EDIT))) <= {
         "Poseidonis",
         "Not sure.",
@@ -959,7 +942,7 @@ def test_a_history_with_malformed_arguments_is_refused_with_the_way_out(argument
 
 
 def test_an_agent_that_stops_at_every_tool_is_refused() -> None:
-    model, guarded_agent = answering(APART)
+    model, guarded_agent = answering(UNSURE_TEXT)
     guarded_agent.tool_use_behavior = "stop_on_first_tool"
     with pytest.raises(UsageError, match="stop_at_tool_names"):
         run(guarded_agent, "?")
@@ -969,7 +952,7 @@ def test_an_agent_that_stops_at_every_tool_is_refused() -> None:
 async def test_an_answer_whose_verdict_is_lost_or_expired_is_not_given_out(tmp_path: Path) -> None:
     now = [0.0]
     store = VerdictStore(tmp_path / "verdicts.sqlite", expires_in=60, clock=lambda: now[0])
-    model, guarded_agent = answering(APART, verdicts=store)
+    model, guarded_agent = answering(UNSURE_TEXT, verdicts=store)
     result = await Runner.run(guarded_agent, "?")
     (item,) = result.interruptions
     now[0] = 61.0
@@ -1016,7 +999,7 @@ def test_an_answer_and_a_call_of_two_agents_wait_at_once() -> None:
                 response.output[:] = [function_call("pay", {"amount": place_of()}, call_id=f"pay{place_of()}"), ask]
             return response
 
-    expert, expert_agent = answering(APART)
+    expert, expert_agent = answering(UNSURE_TEXT)
     ask = expert_agent.as_tool("ask", "Ask.")
     inner = Both(["x"], ["Done"])
     bindings = asyncio.run(agent_bindings(agent(inner, tools=[function_tool(pay), ask])))
@@ -1040,7 +1023,7 @@ def test_an_answer_and_a_call_of_two_agents_wait_at_once() -> None:
 
 
 async def test_the_answer_of_an_agent_that_was_handed_over_to_waits() -> None:
-    expert, expert_agent = answering(APART)
+    expert, expert_agent = answering(UNSURE_TEXT)
     expert_agent.name = "expert"
     inner = Scripted([("transfer_to_expert", {})])
     bindings = await agent_bindings(agent(inner, handoffs=[expert_agent]))
@@ -1059,7 +1042,7 @@ def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Pa
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     now = [1000.0]
     store = review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0])
-    model, guarded_agent = answering(APART)
+    model, guarded_agent = answering(UNSURE_TEXT)
     bridge, result = ReviewBridge(store, expires_in=60), run(guarded_agent, "?")
     (item,) = asyncio.run(bridge.enqueue(model, result))
     assert item.content.candidate is not None
@@ -1100,9 +1083,6 @@ def test_structured_answers_are_objects_or_errors(sure: bool) -> None:
     else:
         with pytest.raises(AbstainedError):
             run(guarded_agent, "?")
-
-
-JSON_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": '{"name": "Roma"}'}}}
 
 
 @pytest.mark.parametrize(

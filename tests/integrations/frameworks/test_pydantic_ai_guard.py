@@ -70,11 +70,23 @@ from integrations.pydantic_ai_guard import (
     agent_bindings,
     unsure,
 )
+from tests.integrations.frameworks.cases import (
+    ANSWER_EDIT,
+    JSON_EDIT,
+    OUTCOMES,
+    REVIEWED,
+    SPELLED,
+    SURE,
+    SURE_TEXT,
+    TO_THE_USER,
+    UNSURE,
+    UNSURE_TEXT,
+    Reply,
+)
 from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION
 from tests.integrations.openai.scripted_server import Served
 
 N = 4
-Reply = str | tuple[str, dict[str, Any]]
 
 
 class Scripted(Model):
@@ -116,10 +128,6 @@ class Scripted(Model):
         part = TextPart(reply) if isinstance(reply, str) else ToolCallPart(*reply)
         usage = RequestUsage(input_tokens=10, output_tokens=2)
         return ModelResponse(parts=[part], usage=usage, model_name="scripted", finish_reason="stop")
-
-
-SURE_TEXT: list[Reply] = ["Paris", "Paris", "paris", "Paris.", "Paris"]
-UNSURE_TEXT: list[Reply] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
 
 
 TURNS = ("human", "human,human", "human,ai,human", "human,ai,human,ai,human")
@@ -294,11 +302,6 @@ async def _events(guarded_agent: Agent[Any, Any]) -> Any:
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
-
-
-SURE: list[Reply] = [("pay", {"amount": 5})]
-SPELLED: list[Reply] = [("pay", {"amount": 5}), ("pay", {"amount": 5.0})]
-UNSURE: list[Reply] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
 
 
 class Bank:
@@ -480,20 +483,6 @@ def resumed_with(bank: Bank, result: Any, decision: Any, amount: int = 5) -> Any
     )
 
 
-EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 7}}}
-OUTCOMES: dict[str, tuple[dict[str, Any], list[int], str]] = {
-    "approve": ({"type": "approve"}, [5], "paid 5"),
-    "edit": (EDIT, [7], "Note: a person changed this call before it ran; it ran with amount=7."),
-    "reject": (
-        {"type": "reject", "message": "too much"},
-        [],
-        "A person rejected this call of pay; it was not run. Do not call it again unless the user asks for it. "
-        "The reason: too much",
-    ),
-    "respond": ({"type": "respond", "message": "I paid it by hand"}, [], "I paid it by hand"),
-}
-
-
 def tool_return(bank: Bank) -> str:
     (content,) = [
         str(part.content)
@@ -656,8 +645,6 @@ async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> N
 
 # -- a held-back answer ------------------------------------------------------------------------------------------------
 
-TO_THE_USER = {"type": "answer", "message": "Please call us."}
-
 
 @pytest.mark.parametrize("queue", [True, False])
 def test_the_user_gets_the_persons_text_and_the_call_does_not_run(queue: bool, tmp_path: Path) -> None:
@@ -694,13 +681,6 @@ def test_where_the_output_is_no_text_a_person_cannot_answer_the_user() -> None:
         asyncio.run(guard.decide(result, {value["call_id"]: TO_THE_USER}))
 
 
-ANSWER_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": "Poseidonis"}}}
-REVIEWED: dict[str, tuple[dict[str, Any], str]] = {
-    "approve": ({"type": "approve"}, "Rome"),
-    "edit": (ANSWER_EDIT, "Poseidonis"),
-    "respond": ({"type": "respond", "message": "It sank."}, "It sank."),
-    "reject": ({"type": "reject", "message": "Not the capital, ask Bob."}, "Not sure."),
-}
 OPTIONS: dict[str, Any] = {"probe": "off", "abstain_message": "Not sure."}
 
 
@@ -980,7 +960,6 @@ class Able(Scripted):
 
 
 FITTED: dict[str, Any] = {"estimator": "lexical_similarity", "threshold": 0.01}
-JSON_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": '{"name": "Roma"}'}}}
 
 
 @pytest.mark.parametrize("native", [True, False])
