@@ -131,13 +131,7 @@ def import_(
     )
     imported = import_documents(source, settings) if items else import_file(source, settings)
     write_bad(skipped, imported.bad)
-    if len(imported.bad) > (skip_bad or 0) * imported.n_rows:
-        _print_bad(imported, skipped)
-        raise RecordError(
-            f"{len(imported.bad)} of {imported.n_rows} rows are malformed, more than {skip_bad or 0:.0%}: nothing is "
-            "imported, since the rest is not a random part of the questions. Correct the --map or the rows, or raise "
-            "--skip-bad if you know why they are malformed."
-        )
+    _refuse_bad(imported, skipped, skip_bad or 0)
     header = imported.file.header
     if identity is not None:  # with the revision of its weights
         header = header.model_copy(update={"model": identity})
@@ -210,6 +204,17 @@ def _print_reversed(file: RecordFile) -> set[str]:
                 "yellow",
             )
     return reversed_keys
+
+
+def _refuse_bad(imported: Imported, skipped: Path, allowed: float) -> None:
+    """Refuse a file of which more than the allowed share of rows is malformed."""
+    if len(imported.bad) > allowed * imported.n_rows:
+        _print_bad(imported, skipped)
+        raise RecordError(
+            f"{len(imported.bad)} of {imported.n_rows} rows are malformed, more than {allowed:.0%}: nothing is "
+            "imported, since the rest is not a random part of the questions. Correct the --map or the rows, or raise "
+            "--skip-bad if you know why they are malformed."
+        )
 
 
 def _print_bad(imported: Imported, skipped: Path) -> None:

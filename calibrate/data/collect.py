@@ -152,8 +152,7 @@ def collect_records(
 
         def save(records: Sequence[Record]) -> None:
             writer.append(tally.admit(records))
-            if tally.hopeless:
-                raise tally.refusal()
+            tally.refuse_hopeless()
 
         if batches is not None:
             batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
@@ -165,10 +164,15 @@ def collect_records(
         else:
             _save_stream(left.stream(pace), save)
     if plan.n and not allow_identical_samples:
-        _refuse_identical(tally, Path(path))
-    problems, n_resumed = dict(tally.problems), len(done)
+        tally.refuse_identical(Path(path))
     return Collected(
-        Path(path), len(questions), n_resumed, tally.drawn, problems, n_cut_off=tally.cut_off, n_failed=tally.failed
+        path=Path(path),
+        n_questions=len(questions),
+        n_resumed=len(done),
+        n_drawn=tally.drawn,
+        problems=dict(tally.problems),
+        n_cut_off=tally.cut_off,
+        n_failed=tally.failed,
     )
 
 
@@ -230,15 +234,27 @@ class _CollectTally:
         """Whether most of the first questions failed."""
         return 0 < self._probe <= self.drawn and 2 * len(self._held) > self.drawn
 
-    def refusal(self) -> GuardrailError:
-        """The error that stops it."""
+    def refuse_hopeless(self) -> None:
+        """Stop a collection of which most of the first questions failed."""
+        if not self.hopeless:
+            return
         failed = len(self._held)
         reason, count = self.problems.most_common(1)[0]
-        return GuardrailError(
+        raise GuardrailError(
             f"{failed} of the first {self.drawn} questions failed, {count} of them with: {reason}\n"
             f"The rest would fail alike, so collecting stopped; the {self.drawn - failed} good answers are kept. Fix "
             "the cause and run the same command again; `calibrate -v collect ...` shows what the server said."
         )
+
+    def refuse_identical(self, path: Path) -> None:
+        """Stop where no question at all has two different samples."""
+        if self.comparable and not self.varied:
+            raise GuardrailError(
+                f"none of {self.comparable} questions has two different samples. The model or its server probably "
+                "ignores the temperature, or a cache answers: every question would look certain, and a threshold would "
+                f"accept everything. The records are in {path}. Fix the sampling and collect into another file; or, if "
+                "the model really is that sure, pass --set allow_identical_samples=true."
+            )
 
     def report(self) -> None:
         """Update the progress bar."""
@@ -475,13 +491,3 @@ def _check(drawing: Drawing) -> None:
     for question in questions:
         if prompt.slots or question.messages:
             prompt.check(drawing.asked(question))
-
-
-def _refuse_identical(tally: _CollectTally, path: Path) -> None:
-    if tally.comparable and not tally.varied:
-        raise GuardrailError(
-            f"none of {tally.comparable} questions has two different samples. The model or its server probably "
-            "ignores the temperature, or a cache answers: every question would look certain, and a threshold would "
-            f"accept everything. The records are in {path}. Fix the sampling and collect into another file; or, if "
-            "the model really is that sure, pass --set allow_identical_samples=true."
-        )

@@ -34,7 +34,7 @@ from .item_columns import ItemColumns
 from .progress import Progress, silent
 from .record import Record, refuse_other_lengths
 from .records import RecordFile, RecordReader, pooled, read_records, refuse_missing, warn_of_fragments
-from .table import DIGESTS, NUMBERS, RecordTable, columns_of, table_of
+from .table import DIGESTS, NUMBERS, RecordTable, Source, columns_of, table_of
 
 __all__ = ["LARGE", "in_memory", "open_each", "open_records"]
 
@@ -77,10 +77,11 @@ def in_memory(file: RecordFile) -> RecordFile:
     return replace(file, records=table_of(tuple(file.records)))
 
 
-class _Log:
+class _Log(Source):
     """An open record file and its columns. It stays open: both belong together even if the file is replaced."""
 
     def __init__(self, reader: RecordReader, stream: IO[bytes], columns: Any) -> None:
+        super().__init__()
         self._reader, self._columns = reader, columns
         self._offsets = columns["offset"]
         weakref.finalize(self, stream.close)

@@ -558,17 +558,15 @@ def open_writer(
         if not path.exists() or path.stat().st_size == 0:
             _replace(path, header, ())
         existing, good = _scan(path)
-        if existing.header.prompt != header.prompt and existing.header.prompt.wraps_like(header.prompt):
-            # Another declaration about slots and turns changes no answer.
-            declared = existing.header.model_copy(update={"prompt": header.prompt})
-            existing = RecordFile(path, declared, existing.records)
-            _replace(path, declared, existing.records)
-            good = path.stat().st_size
-        refuse_other_collection(path, existing.header, header)
-        if drop_failed and any(record.may_be_drawn_again for record in existing.records):
-            remaining = [record for record in existing.records if not record.may_be_drawn_again]
-            existing = RecordFile(path, existing.header, remaining)
-            _replace(path, existing.header, existing.records)
+        there, kept = existing.header, list(existing.records)
+        if there.prompt.wraps_like(header.prompt):  # another declaration about slots and turns changes no answer
+            there = there.model_copy(update={"prompt": header.prompt})
+        refuse_other_collection(path, there, header)
+        if drop_failed:
+            kept = [record for record in kept if not record.may_be_drawn_again]
+        if there != existing.header or len(kept) < len(existing.records):
+            existing = RecordFile(path, there, kept)
+            _replace(path, there, kept)
             good = path.stat().st_size
         with path.open("r+b") as stream:
             stream.truncate(good)

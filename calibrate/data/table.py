@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from json.encoder import encode_basestring
-from typing import Any, Literal, Protocol, SupportsIndex, overload
+from typing import Any, Literal, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -45,36 +45,10 @@ Places = NDArray[np.int64]
 Codes = NDArray[np.int32]
 
 
-class Source(Protocol):
-    """Where the records of a table and their columns come from."""
+class Source:
+    """Records in memory and their columns, each computed when it is first asked for."""
 
-    def __len__(self) -> int: ...
-
-    def record(self, place: int) -> Record:
-        """The record at a place."""
-        ...
-
-    def column(self, name: str) -> NDArray[Any]:
-        """A column of `columns_of`; one of scores that no record has is all -inf."""
-        ...
-
-    def texts(self, name: Literal["id", "group", "turns"]) -> list[str | None]:
-        """A field of each record."""
-        ...
-
-    def score_keys(self) -> set[str]:
-        """Keys of the scores that some record may have."""
-        ...
-
-    def items(self) -> ItemColumns:
-        """The items of answers and their labels."""
-        ...
-
-
-class _InMemory:
-    """Records in memory; each column is computed when it is first asked for."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[Record] = ()) -> None:
         self._records = tuple(records)
         self._columns: dict[str, NDArray[Any]] = {}
 
@@ -82,20 +56,25 @@ class _InMemory:
         return len(self._records)
 
     def record(self, place: int) -> Record:
+        """The record at a place."""
         return self._records[place]
 
     def column(self, name: str) -> NDArray[Any]:
+        """A column of `columns_of`; one of scores that no record has is all -inf."""
         if name not in self._columns:
             self._columns[name] = columns_of(self._records, [name])[name]
         return self._columns[name]
 
     def texts(self, name: Literal["id", "group", "turns"]) -> list[str | None]:
+        """A field of each record."""
         return [getattr(record, name) for record in self._records]
 
     def score_keys(self) -> set[str]:
+        """Keys of the scores that some record may have."""
         return {key for record in self._records for key in record.scores}
 
     def items(self) -> ItemColumns:
+        """The items of answers and their labels."""
         return ItemColumns.of(self._records)
 
 
@@ -237,7 +216,7 @@ class RecordTable(Sequence[Record]):
 
     def questions_sha256(self) -> str:
         """Fingerprint of the questions for the header of a file: a pool of large files is not stored, so `row` does."""
-        if all(isinstance(source, _InMemory) for source in self.sources):
+        if all(type(source) is Source for source in self.sources):
             return fingerprint(record.to_question() for record in self)
         return self.fingerprint()
 
@@ -323,7 +302,7 @@ class RecordTable(Sequence[Record]):
 
 def table_of(records: Sequence[Record]) -> RecordTable:
     """The records as a table; a table is returned unchanged."""
-    return records if isinstance(records, RecordTable) else RecordTable([_InMemory(records)])
+    return records if isinstance(records, RecordTable) else RecordTable([Source(records)])
 
 
 def among(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
