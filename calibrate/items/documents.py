@@ -20,6 +20,9 @@ from ..data.rows import Found, open_rows
 __all__ = ["import_document_rows", "import_documents"]
 
 _PLAIN = ("id", "question", "group", "model")
+"""Fields that are read as everywhere."""
+_DOCUMENTS = ("references", "samples", "answer")
+"""Fields that hold documents."""
 
 
 def import_documents(path: Path, settings: ImportSettings) -> Imported:
@@ -39,11 +42,10 @@ def import_document_rows(rows: Iterable[Found], settings: ImportSettings, *, nam
     Raises:
         RecordError: A reference that is not JSON, or NaN or an infinity in a document; file and row are named.
     """
-    empty: Counter[str] = Counter()
-    known = (*_PLAIN, "references", "samples", "answer")
-    mapped = {field: (field,) for field in known if settings.columns.of(field) and settings.columns.mapped(field)}
-    present = replace(settings, columns=ColumnMap(mapped))
-    imported = import_rows(_whole(_sound(rows), settings.columns, empty), present, name=name)
+    columns, empty = settings.columns, Counter[str]()
+    mapped = {name: columns.of(name)[:1] for name in (*_PLAIN, *_DOCUMENTS) if columns.mapped(name)}
+    whole = (_with_documents(row, columns, empty) for row in _sound(rows))
+    imported = import_rows(whole, replace(settings, columns=ColumnMap(mapped)), name=name)
     if not empty:
         return imported
     note = (
@@ -60,25 +62,22 @@ def _sound(rows: Iterable[Found]) -> Iterator[RawRow]:
         yield row
 
 
-def _whole(rows: Iterable[RawRow], columns: ColumnMap, empty: Counter[str]) -> Iterator[RawRow]:
-    for row in rows:
-        values = _plain(row, columns)
-        for name in ("references", "samples", "answer"):
-            cells = [row.values.get(column) for column in columns.of(name)]
-            if len(cells) == 1 and isinstance(cells[0], list) and name != "answer":
-                cells = cells[0]
-            elif len(cells) == 1 and isinstance(cells[0], str) and name == "samples" and cells[0].startswith("["):
-                cells = _list(row, columns.of(name)[0], cells[0])
-            documents = [_document(row, name, cell) for cell in cells if not _is_missing(cell) and cell != ""]
-            if name == "samples" and documents and len(documents) < len(cells):
-                empty[row.where] = len(cells) - len(documents)
-            if documents:
-                values[name] = documents[0] if name == "answer" else documents
-        yield RawRow(row.where, {**row.values, **values})
-
-
-def _plain(row: RawRow, columns: ColumnMap) -> dict[str, Any]:
-    return {name: row.values.get(column) for name in _PLAIN for column in columns.of(name)[:1] if column in row.values}
+def _with_documents(row: RawRow, columns: ColumnMap, empty: Counter[str]) -> RawRow:
+    """The row with documents as JSON texts, those of a field in its first column."""
+    row = row.with_paths(sorted(columns.named))
+    values = dict(row.values)
+    for name in _DOCUMENTS:
+        cells = [row.values.get(column) for column in columns.of(name)]
+        if len(cells) == 1 and isinstance(cells[0], list) and name != "answer":
+            cells = cells[0]
+        elif len(cells) == 1 and isinstance(cells[0], str) and name == "samples" and cells[0].startswith("["):
+            cells = _list(row, columns.of(name)[0], cells[0])
+        documents = [_document(row, name, cell) for cell in cells if not _is_missing(cell) and cell != ""]
+        if name == "samples" and documents and len(documents) < len(cells):
+            empty[row.where] = len(cells) - len(documents)
+        if documents:
+            values[columns.column(name)] = documents[0] if name == "answer" else documents
+    return RawRow(row.where, values)
 
 
 def _list(row: RawRow, column: str, cell: str) -> list[Any]:

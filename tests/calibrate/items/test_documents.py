@@ -113,3 +113,15 @@ def test_an_answer_that_is_a_list_is_one_document() -> None:
     assert json.loads(record.drawn.primary.text) == listed
     assert [item.uncertainty for item in (record.items or ())] == [0.5]
     assert labels_of(record) == (True,)
+
+
+def test_a_document_may_stand_at_a_path(tmp_path: Path) -> None:
+    row = {"question": "q", "gold": {"json": {"a": 1}}, "runs": [{"json": {"a": 1}}, {"json": {"a": 2}}]}
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(row))
+    columns = ("--map", "references=gold.json", "--map", "samples=runs[].json")
+    printed(called("import", path, "--items", *columns, "--out", tmp_path / "r.jsonl"))
+    (record,) = read_records(tmp_path / "r.jsonl").records
+    assert record.drawn is not None
+    assert record.references == ('{"a": 1}',)
+    assert [sample.text for sample in record.drawn.samples] == ['{"a": 1}', '{"a": 2}']
