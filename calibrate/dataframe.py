@@ -573,7 +573,7 @@ def _imported(
 
 
 def _is_graded(columns: ColumnMap, rows: Sequence[RawRow]) -> bool:
-    """Whether a frame has scores and labels, and nothing from which another score is computed."""
+    """Return whether a frame has scores and labels, and nothing from which another score is computed."""
     names = column_names(rows)
     if any(name in names for field in ("samples", "option_scores") for name in columns.of(field)):
         return False

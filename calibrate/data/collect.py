@@ -134,9 +134,7 @@ def collect_records(
     prompt = prompt or PromptWrapping()
     scoring = Scoring.of([scorer] if isinstance(scorer, Scorer) else scorer, prompt)
     drawing = Drawing(questions, model, plan, prompt, scoring)
-    _check(drawing)
-    if engine is not None and scoring.scorers:
-        raise UsageError("an engine cannot ask scorers. Collect without, and ask them later: calibrate score --scorer.")
+    _check(drawing, engine)
     header = RecordHeader.of(questions, model=identify(model), plan=plan, prompt=prompt, questions_name=name)
     if probe == "auto" and (batches is None or batches.submits):
         with bounded(max_concurrency):
@@ -231,7 +229,7 @@ class _CollectTally:
 
     @property
     def hopeless(self) -> bool:
-        """Whether most of the first questions failed."""
+        """Return whether most of the first questions failed."""
         return 0 < self._probe <= self.drawn and 2 * len(self._held) > self.drawn
 
     def refuse_hopeless(self) -> None:
@@ -469,8 +467,10 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     return report
 
 
-def _check(drawing: Drawing) -> None:
+def _check(drawing: Drawing, engine: DrawingEngine | None) -> None:
     """Refuse questions, settings and prompts that do not fit each other, before the model is called."""
+    if engine is not None and drawing.scoring.scorers:
+        raise UsageError("an engine cannot ask scorers. Collect without, and ask them later: calibrate score --scorer.")
     questions, plan, prompt = drawing.questions, drawing.plan, drawing.prompt
     if not questions:
         raise UsageError("no question to ask. Give at least one.")

@@ -257,7 +257,7 @@ def _decoder() -> Any:
 
 
 def _row(line: bytes) -> Any:
-    """What becomes columns of a line; the whole record where types are converted (a label may be "false")."""
+    """The fields of a line that become columns; the whole record where types are converted (a label may be "false")."""
     decoder, refusal = _decoder()
     try:
         row = decoder.decode(line)

@@ -70,12 +70,12 @@ class ItemColumns:
 
     @property
     def measured(self) -> NDArray[np.bool_]:
-        """Which answers could be measured, shape (n,)."""
+        """Return which answers could be measured, shape (n,)."""
         return self.size >= 0
 
     @property
     def labelled(self) -> NDArray[np.bool_]:
-        """Which answers have both items and labels, shape (n,)."""
+        """Return which answers have both items and labels, shape (n,)."""
         return self.measured & (self.labels >= 0)
 
     def take(self, places: NDArray[Any]) -> ItemColumns:

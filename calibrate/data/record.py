@@ -146,7 +146,7 @@ class Record(Question):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the answer was looked at and could not be called right or wrong; a fit counts it as wrong."""
+        """Return whether the answer was looked at and could not be called right or wrong; a fit counts it as wrong."""
         return self.correct is None and was_looked_at(self.label_detail) and self.answer is not None
 
     @property
@@ -164,12 +164,12 @@ class Record(Question):
 
     @property
     def failed(self) -> bool:
-        """Whether drawing failed."""
+        """Return whether drawing failed."""
         return self.drawn is not None and self.drawn.problem is not None
 
     @property
     def cut_off(self) -> bool:
-        """Whether the primary answer was cut off, most often at ``max_tokens``: it is not whole."""
+        """Return whether the primary answer was cut off, most often at ``max_tokens``: it is not whole."""
         primary = None if self.drawn is None else self.drawn.primary
         return primary is not None and is_cut(primary.finish_reason)
 

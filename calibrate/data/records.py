@@ -293,7 +293,7 @@ def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
 
 
 def _differences(one: RecordHeader, other: RecordHeader) -> list[str]:
-    """What differs in how the records of two files were drawn, field by field."""
+    """Differences in how the records of two files were drawn, field by field."""
     differences = one.model.differences(other.model)
     for part in ("plan", "prompt"):
         ours, theirs = getattr(one, part), getattr(other, part)

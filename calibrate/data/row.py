@@ -150,7 +150,7 @@ _PATH = re.compile(r"[.\[|&(]")
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value is a text or a number."""
+    """Return whether a value is a text or a number."""
     return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 

@@ -186,11 +186,11 @@ class RecordTable(Sequence[Record]):
         return np.array([math.nan if mean is None else mean for mean in means], dtype=np.float64)
 
     def scored(self, key: str) -> NDArray[np.bool_]:
-        """Which records an estimator looked at, whether or not it could measure them."""
+        """Return which records an estimator looked at, whether or not it could measure them."""
         return ~np.isneginf(self.column(f"score:{key}"))
 
     def failed(self, key: str | None = None) -> NDArray[np.bool_]:
-        """Which records have no score because a server, a rate limit or a time-out failed.
+        """Return which records have no score because a server, a rate limit or a time-out failed.
 
         Args:
             key: Of the score; None for the answers alone.
@@ -225,7 +225,7 @@ class RecordTable(Sequence[Record]):
         return self.column("label")
 
     def undecided(self) -> NDArray[np.bool_]:
-        """Which records are undecided; see `Record.is_undecided`."""
+        """Return which records are undecided; see `Record.is_undecided`."""
         mask: NDArray[np.bool_] = (self.labels() < 0) & ((self.flags() & LOOKED_AT) != 0)
         return mask & (self.column("kind") > 0)
 
@@ -250,7 +250,7 @@ class RecordTable(Sequence[Record]):
         return self.items().labelled if key == ITEMS else self.counted_labels() >= 0
 
     def usable(self, key: str) -> NDArray[np.bool_]:
-        """Which records have a score and a label; undecided answers count as wrong."""
+        """Return which records have a score and a label; undecided answers count as wrong."""
         mask: NDArray[np.bool_] = ~np.isnan(self.scores(key)) & self.labelled(key)
         return mask
 
@@ -306,7 +306,7 @@ def table_of(records: Sequence[Record]) -> RecordTable:
 
 
 def among(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which of the values are among the sorted known ones: `numpy.isin`, in a tenth of its time for millions."""
+    """Return which of the values are among the sorted known ones: `numpy.isin`, in a tenth of its time for millions."""
     mask = np.zeros(values.size, dtype=np.bool_)
     if known.size:
         order = np.argsort(values)  # values in order find their places without a cache miss for each

@@ -114,5 +114,5 @@ def _written(row: RawRow, name: str, value: Any) -> str:
 
 
 def _is_missing(cell: Any) -> bool:
-    """Whether a cell, or an item of a list of samples, has no value: NaN is a missing one, as in data frames."""
+    """Return whether a cell, or an item of a list of samples, has no value: NaN is a missing one, as in data frames."""
     return cell is None or (isinstance(cell, float) and math.isnan(cell))

@@ -117,7 +117,7 @@ class ColumnMap:
         return next(iter(self.of(name)), "")
 
     def mapped(self, name: str) -> bool:
-        """Whether a field was mapped, so that it must be there."""
+        """Return whether a field was mapped, so that it must be there."""
         return name in self.columns
 
     @property

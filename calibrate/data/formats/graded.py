@@ -22,7 +22,7 @@ __all__ = ["graded_file", "is_table"]
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file holds rows of another tool, and no records: a table by its name, or lines without a header.
+    """Return whether a file holds rows of another tool, and no records: a table by its name, or lines without a header.
 
     What is neither is read as records, whose reader says what is wrong with it.
     """

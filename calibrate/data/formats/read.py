@@ -362,7 +362,7 @@ def _plan(
 
 
 def _has_logprobs(record: Record) -> bool:
-    """Whether an answer has log-probabilities."""
+    """Return whether an answer has log-probabilities."""
     drawn = record.drawn
     return drawn is not None and any(
         sample.logprobs is not None for sample in (drawn.primary, *drawn.samples) if sample

@@ -42,7 +42,7 @@ class Labels:
     _n_apart: int = 0
 
     def read(self, row: RawRow, column: str, *, of_errors: bool = False) -> bool | None:
-        """Whether the label in a column says right; None without one, or where several people disagree.
+        """Return whether the label in a column says right; None without one, or where several people disagree.
 
         Args:
             row: The row.
