@@ -82,7 +82,7 @@ class _Log(Source):
 
     def __init__(self, reader: RecordReader, stream: IO[bytes], columns: Any) -> None:
         super().__init__()
-        self._reader, self._columns = reader, columns
+        self._reader, self._arrays = reader, columns
         self._offsets = columns["offset"]
         weakref.finalize(self, stream.close)
         if not isinstance(columns, dict):
@@ -95,25 +95,25 @@ class _Log(Source):
         return self._reader.record(int(self._offsets[place]))
 
     def column(self, name: str) -> NDArray[Any]:
-        if name.startswith("score:") and name not in self._columns:
+        if name.startswith("score:") and name not in self._arrays:
             return np.full(len(self), -np.inf)
-        column: NDArray[Any] = self._columns[name]
+        column: NDArray[Any] = self._arrays[name]
         return column
 
     def texts(self, name: Literal["id", "group", "turns"]) -> list[str | None]:
         if name == "id":
-            return _unpacked(self._columns["ids"], self._columns["id_ends"])
-        names = json.loads(str(self._columns[f"{name}:names"]))
-        return [names[code] for code in self._columns[name].tolist()]
+            return _unpacked(self._arrays["ids"], self._arrays["id_ends"])
+        names = json.loads(str(self._arrays[f"{name}:names"]))
+        return [names[code] for code in self._arrays[name].tolist()]
 
     def score_keys(self) -> set[str]:
-        return {name.removeprefix("score:") for name in self._columns if name.startswith("score:")}
+        return {name.removeprefix("score:") for name in self._arrays if name.startswith("score:")}
 
     def items(self) -> ItemColumns:
-        if f"{ITEMS}:size" not in self._columns:
+        if f"{ITEMS}:size" not in self._arrays:
             none = np.full(len(self), -1, dtype=np.int64)
             return replace(ItemColumns.of(()), size=none, labels=none, reference=none)
-        arrays = {field.name: self._columns[f"{ITEMS}:{field.name}"] for field in fields(ItemColumns)}
+        arrays = {field.name: self._arrays[f"{ITEMS}:{field.name}"] for field in fields(ItemColumns)}
         return ItemColumns(**{**arrays, "paths": tuple(json.loads(str(arrays["paths"])))})
 
 
