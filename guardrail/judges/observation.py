@@ -87,8 +87,8 @@ class ObservationJudge(Judge):
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Equality of observations; questions play no part. Each call is run once for all items."""
-        by_call: dict[str, str | None] = {}
-        return [self._same(a, b, by_call) for _, a, b in items]
+        known: dict[str, str | None] = {}
+        return [self.identity(a) == self.identity(b) or _same(self._both(a, b, known)) for _, a, b in items]
 
     def observed(self, items: Sequence[Item]) -> list[tuple[str | None, str | None] | None]:
         """Canonical JSON of the observations of both answers of each item; each call is run once for all items.
@@ -97,39 +97,26 @@ class ObservationJudge(Judge):
             One pair for each item, with None for a missing observation; None instead of a pair if one of the two
             answers is a text.
         """
-        by_call: dict[str, str | None] = {}
-        return [self._both(a, b, by_call) for _, a, b in items]
+        known: dict[str, str | None] = {}
+        return [self._both(a, b, known) for _, a, b in items]
 
-    def _same(self, a: str, b: str, by_call: dict[str, str | None]) -> bool | None:
-        if self.identity(a) == self.identity(b):
-            return True
-        both = self._both(a, b, by_call)
-        if both is None:
-            return False
-        ours, theirs = both
-        return None if ours is None or theirs is None else ours == theirs
-
-    def _both(self, a: str, b: str, by_call: dict[str, str | None]) -> tuple[str | None, str | None] | None:
+    def _both(self, a: str, b: str, known: dict[str, str | None]) -> tuple[str | None, str | None] | None:
         ours, theirs = read_calls(a), read_calls(b)
         if ours is None or theirs is None:
             return None
-        return self._observed(ours, by_call), self._observed(theirs, by_call)
+        return self._observed(ours, known), self._observed(theirs, known)
 
-    def _observed(self, calls: Sequence[ToolCall], by_call: dict[str, str | None]) -> str | None:
-        """The observations of an answer's calls, as one text; None if a call has no comparable observation."""
-        whole = canonical_calls(calls)
-        if whole in self._observations:
-            return self._text(self._observations[whole])
-        observed = [self._observed_one(call, by_call) for call in calls]
-        if len(observed) == 1:
-            return observed[0]
-        return None if None in observed else json.dumps(observed)
-
-    def _observed_one(self, call: ToolCall, by_call: dict[str, str | None]) -> str | None:
-        key = canonical_calls([call])
-        if key not in by_call:
-            by_call[key] = self._text(self._observations[key]) if key in self._observations else self._live(call)
-        return by_call[key]
+    def _observed(self, calls: Sequence[ToolCall], known: dict[str, str | None]) -> str | None:
+        """The observations of calls, as one text; None if a call has no comparable observation."""
+        key = canonical_calls(calls)
+        if key in self._observations:
+            return self._text(self._observations[key])
+        if len(calls) > 1:
+            observed = [self._observed([call], known) for call in calls]
+            return None if None in observed else json.dumps(observed)
+        if key not in known:
+            known[key] = self._live(calls[0])
+        return known[key]
 
     def _live(self, call: ToolCall) -> str | None:
         if self._run is None or call.name not in self._tools:
@@ -137,7 +124,7 @@ class ObservationJudge(Judge):
         try:
             observation = self._run(call)
         except Exception as error:  # a tool is the caller's code and may raise anything
-            return f"error {type(error).__name__}: {error}" if self._errors else None
+            return canonical_json(f"error {type(error).__name__}: {error}") if self._errors else None
         return self._text(observation)
 
     def _text(self, observation: Any) -> str | None:
@@ -148,6 +135,13 @@ class ObservationJudge(Judge):
             return canonical_json(plain, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             return None
+
+
+def _same(both: tuple[str | None, str | None] | None) -> bool | None:
+    """Equality of two observations; None if one is missing, and False where one of the answers is a text."""
+    if both is None:
+        return False
+    return None if None in both else both[0] == both[1]
 
 
 class ObservationSimilarity(Similarity):
@@ -198,9 +192,8 @@ class ObservationSimilarity(Similarity):
         ours, theirs = both
         if ours is None or theirs is None:
             return None
-        if ours == theirs:
-            return 1.0
-        return self._similarity.similarity(question, [(_plain(json.loads(ours)), _plain(json.loads(theirs)))])[0]
+        pair = (_plain(json.loads(ours)), _plain(json.loads(theirs)))
+        return 1.0 if ours == theirs else self._similarity.similarity(question, [pair])[0]
 
 
 def _plain(observation: Any) -> str:

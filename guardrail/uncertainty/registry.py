@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import ArtifactMismatchError, UsageError
 from ..judges import (
@@ -27,8 +27,6 @@ from .combine import COMBINATIONS, from_combination_spec
 from .scorer import Scorer
 
 __all__ = ["ESTIMATORS", "advice", "from_spec", "list_estimators", "make_estimator"]
-
-Made = TypeVar("Made")
 
 ESTIMATORS: dict[str, Estimator] = {
     estimator.name: estimator
@@ -146,13 +144,9 @@ def from_spec(
         raise _unused(spec, scorer)
     if spec.name not in ESTIMATORS:
         raise ArtifactMismatchError(f"calibrated with score {spec.name!r}, which this version does not have")
-    running = make_estimator(
-        spec.name,
-        judge=judge or _remade(spec.judge, make_judge, "judge", "judge"),
-        clustering=spec.clustering or "components",
-        similarity=similarity or _remade(spec.similarity, make_similarity, "similarity", "similarity"),
-        entailment=entailment or _remade(spec.entailment, make_entailment, "entailment model", "entailment"),
-    )
+    objects = {"judge": judge, "similarity": similarity, "entailment": entailment}
+    chosen: dict[str, Any] = {role: one or _remade(role, getattr(spec, role)) for role, one in objects.items()}
+    running = make_estimator(spec.name, clustering=spec.clustering or "components", **chosen)
     if running.spec != spec:
         raise ArtifactMismatchError(
             f"score differs: calibrated with {spec.model_dump()}, running {running.spec.model_dump()}. "
@@ -167,16 +161,22 @@ def _unused(spec: EstimatorSpec, scorer: Scorer) -> ArtifactMismatchError:
     )
 
 
-def _remade(spec: JudgeSpec | None, remake: Callable[..., Made], kind: str, argument: str) -> Made | None:
+def _remade(role: str, spec: JudgeSpec | None) -> Any:
     """The judge, similarity or entailment model of a spec, made by name."""
     if spec is None:
         return None
+    makers: dict[str, Callable[..., Any]] = {
+        "judge": make_judge,
+        "similarity": make_similarity,
+        "entailment": make_entailment,
+    }
     try:
-        return remake(spec.name, **spec.params)
+        return makers[role](spec.name, **spec.params)
     except UsageError as error:
+        kind = "entailment model" if role == "entailment" else role
         raise ArtifactMismatchError(
             f"calibrated with {kind} {spec.name!r} {spec.params}, which cannot be made by name here ({error}). "
-            f"Pass the {kind} object: Guardrail(..., using={{{argument!r}: ...}})."
+            f"Pass the {kind} object: Guardrail(..., using={{{role!r}: ...}})."
         ) from error
 
 

@@ -71,6 +71,10 @@ def test_errors_are_observations_only_where_that_is_declared() -> None:
 
     same = ObservationJudge(refused, tools={"sql"}, version="1", errors=True)
     assert same.equivalent("q", pairs[:1]) == [True]
+    # graded by the words that the two messages share
+    (alike,) = ObservationSimilarity(judge(Database(), errors=True)).similarity("q", pairs[:1])
+    assert alike is not None
+    assert 0 < alike < 1
 
 
 @pytest.mark.parametrize("observation", [object(), float("nan"), {1, 2}])
