@@ -27,7 +27,7 @@ from .data.record import was_looked_at
 from .data.records import Record, RecordFile
 from .data.table import LOOKED_AT, table_of
 from .scoring.metrics import ks_two_sample
-from .scoring.scores import refuse_failed, values_of
+from .scoring.scores import refuse_failed
 
 __all__ = [
     "FEWEST_COMPARED",
@@ -180,7 +180,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
     scope = file.header.scope
     if scope.is_drawn:
         _refuse_changed_draw(file, scope, used, estimator)
-    values, waits = values_of(used, estimator), waiting_of(used)
+    values, waits = table_of(used).scores(estimator), waiting_of(used)
     labelled, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
     # Fewer would hardly ever be refused: the asymptotic p-value means little there.
     if min(labelled.size, waiting.size) >= FEWEST_COMPARED and (p := ks_two_sample(labelled, waiting)[1]) < SELECTED:

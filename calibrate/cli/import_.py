@@ -18,9 +18,9 @@ from guardrail.specs import IMPORTED, identify
 from ..data.formats import EXPORTS, KINDS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
 from ..data.formats import IMPORTED as IMPORTED_SCORE
 from ..data.records import RecordFile, header_of, rewrite_records, write_records
+from ..data.table import table_of
 from ..items.documents import import_documents
 from ..scoring.metrics import auroc_interval
-from ..scoring.scores import labels_of, values_of
 from .frame.app import command
 from .frame.files import keep_inputs
 from .frame.next_commands import listed, next_step
@@ -191,7 +191,7 @@ def _print_reversed(file: RecordFile) -> set[str]:
     """Warn of imported scores that are lower for wrong answers, before a fit on them is counted; return their keys."""
     reversed_keys = set[str]()
     for key in file.header.estimators:
-        scores, labels = values_of(file.records, key), labels_of(file.records)
+        scores, labels = table_of(file.records).scores(key), table_of(file.records).counted_labels()
         both = ~np.isnan(scores) & (labels >= 0)
         interval = auroc_interval(scores[both], 1 - labels[both]) if both.any() else None
         if interval is not None and interval.verdict == "reversed":

@@ -18,11 +18,11 @@ from ..correctness import available_rules, label_file
 from ..data.labels import apply_labels, queue_of, read_labels
 from ..data.progress import bar, silent
 from ..data.records import GIVEN, Record, RecordFile, read_records
+from ..data.table import table_of
 from ..pipeline import FitSettings, fit_artifact
 from ..report.sentences import describe_spec
 from ..scope import waits_for_label
 from ..scoring.names import key_of
-from ..scoring.scores import values_of
 from .frame.app import command
 from .frame.files import changed_file, keep_inputs, one_file
 from .frame.items import label_by_items, refuse_with_items, refuse_without_items
@@ -322,7 +322,7 @@ def _surest_first(records: Sequence[Record], key: str | None) -> list[Record]:
     if key is None:
         return queue_of(records)
     # NaN, the unmeasured ones, last: no threshold ever accepts them.
-    return [records[place] for place in np.argsort(values_of(records, key), kind="stable")]
+    return [records[place] for place in np.argsort(table_of(records).scores(key), kind="stable")]
 
 
 def _decided(file: RecordFile, options: _Options, people: Path | None) -> RecordFile:

@@ -40,7 +40,6 @@ from ..scoring.apart import refuse_overlap
 from ..scoring.compute import score_records
 from ..scoring.metrics import fisher_exact, ks_two_sample
 from ..scoring.names import estimator_key
-from ..scoring.scores import taken, values_of
 from ..spec_syntax import items_flag
 from .promise_test import LEVEL, Audit, CascadeAudit, Shift, tested
 
@@ -84,7 +83,8 @@ def audit(
     """
     rate = _rate(artifact, level, target)
     refuse_untestable(records, estimator)
-    with_label = taken(records, table_of(records).labelled(estimator))
+    table = table_of(records)
+    with_label = table.take(table.labelled(estimator))
     refuse_overlap(artifact.estimator, with_label, what="test")
     refuse_fitted(artifact, with_label, "test")
     given = len(records)
@@ -256,7 +256,7 @@ def _independent(artifact: CalibrationArtifact, records: Sequence[Record], repea
 
 def _base_error_p(artifact: CalibrationArtifact, judged: Judged, estimator: str) -> float:
     """P-value of a difference in the share of wrong answers, over records with a score within the artifact's scope."""
-    right = judged.right[artifact.outcome.scope.covers(values_of(judged.records, estimator))]
+    right = judged.right[artifact.outcome.scope.covers(table_of(judged.records).scores(estimator))]
     before = artifact.calibration
     return fisher_exact(before.n_wrong, before.n, int(np.count_nonzero(~right)), right.size) if right.size else 1.0
 
@@ -361,5 +361,5 @@ def refuse_untestable(records: Sequence[Record], estimator: str) -> None:
     table, flag = table_of(records), items_flag(estimator)
     if not table.labelled(estimator).any():
         raise UsageError(f"no fresh record has a label. Run: calibrate label RECORDS{flag}")
-    if np.isnan(values_of(records, estimator)).all():
+    if np.isnan(table_of(records).scores(estimator)).all():
         raise UsageError(f"no fresh record has a {estimator!r} score. Run: calibrate score RECORDS{flag}")

@@ -13,9 +13,9 @@ from guardrail.errors import UsageError
 
 from ..data.records import Record, RecordFile
 from ..data.split import Groups, one_per_cluster
+from ..data.table import table_of
 from ..scoring.apart import drawn_by_hash, refuse_overlap, training_of, without_ranked
 from ..scoring.metrics import AurocInterval, auroc, auroc_interval
-from ..scoring.scores import labels_of, taken, values_of
 
 __all__ = ["AUTO", "FEWEST", "SHARE", "Chosen", "Ranked", "choose_score", "rank_estimators", "rank_scores"]
 
@@ -84,9 +84,10 @@ def rank_estimators(
         keys: Keys of scores; those without any score are left out.
         groups: What the records' groups are.
     """
-    used = taken(records, labels_of(records) >= 0)
+    table = table_of(records)
+    used = table.take(table.counted_labels() >= 0)
     used = one_per_cluster(used) if groups == "cluster" else used
-    error = 1 - labels_of(used).astype(np.int64)
+    error = 1 - table_of(used).counted_labels().astype(np.int64)
     scores = {key: filled for key in keys if (filled := _filled(used, key)) is not None}
     # With one class only no AUROC exists.
     if not used or error.min() == error.max():
@@ -95,7 +96,7 @@ def rank_estimators(
     for key in rank_scores(scores, error):
         interval = auroc_interval(scores[key], error)
         assert interval is not None, "there are right and wrong answers"
-        ranked.append(Ranked(key, interval, int(np.count_nonzero(np.isnan(values_of(used, key))))))
+        ranked.append(Ranked(key, interval, int(np.count_nonzero(np.isnan(table_of(used).scores(key))))))
     return tuple(ranked)
 
 
@@ -127,7 +128,7 @@ def choose_score(file: RecordFile, *, groups: Groups = "category", part: Sequenc
     if not keys:
         raise UsageError(f"{file.path} has no scores to choose from. Run: calibrate score {file.typed}")
     used, rest = drawn_by_hash(records, SHARE, groups=groups)
-    labels = [label for label in labels_of(used).tolist() if label >= 0]
+    labels = [label for label in table_of(used).counted_labels().tolist() if label >= 0]
     if len(labels) < FEWEST or len(set(labels)) < 2:
         raise UsageError(
             f"--score auto chooses on {SHARE:.0%} of the questions, of which {len(labels)} have a label "
@@ -149,7 +150,7 @@ def choose_score(file: RecordFile, *, groups: Groups = "category", part: Sequenc
 
 def _filled(records: Sequence[Record], key: str) -> NDArray[np.float64] | None:
     """Scores; a missing score becomes larger than all others, because such a question always abstains."""
-    values = values_of(records, key)
+    values = table_of(records).scores(key)
     missing = np.isnan(values)
     return None if missing.all() else np.where(missing, np.nanmax(values) + 1.0, values)
 

@@ -21,7 +21,6 @@ from ..data.records import Record, RecordFile
 from ..data.table import table_of
 from ..scoring.compute import score_records
 from ..scoring.names import estimator_key
-from ..scoring.scores import values_of
 
 __all__ = [
     "EXTREME",
@@ -82,7 +81,7 @@ def unread_answers(file: RecordFile, key: str, most: int = 2_000) -> tuple[int, 
     name, some = estimator_key(votes), file.records
     if file.header.estimators.get(name) != votes.spec:
         some = score_records(RecordFile(file.path, file.header, some[:most], file.torn), [votes]).records
-    values = values_of(some, name)
+    values = table_of(some).scores(name)
     return int(np.count_nonzero(values == 1)), int(np.count_nonzero(~np.isnan(values)))
 
 
@@ -96,7 +95,7 @@ def suspicious(records: Sequence[Record], estimator: str, k: int = 10) -> Suspic
         estimator: Key of the score.
         k: Most records of each kind to return.
     """
-    score, label = values_of(records, estimator), table_of(records).labels()
+    score, label = table_of(records).scores(estimator), table_of(records).labels()
     usable = ~np.isnan(score) & (label >= 0)
     values = np.sort(score[usable])
     # With one value for all nothing is more certain than anything else.

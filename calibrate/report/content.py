@@ -24,7 +24,6 @@ from ..evaluation.label_checks import Merged, Missed, Suspicious, lowest
 from ..evaluation.results import FEW_NOTE, Evaluation, EvaluationRow, cells, few
 from ..pipeline import GateCounts, accepted_of
 from ..rules import RULES
-from ..scoring.scores import labels_of, values_of
 
 __all__ = [
     *("Card", "Part", "categories", "contradictions", "headings", "headline", "merged_answers"),
@@ -161,7 +160,7 @@ def reading(
     Both most certain first. When nothing is accepted: the most certain mistakes and right answers of all.
     """
     values, label, accepted = (
-        values_of(records, estimator),
+        table_of(records).scores(estimator),
         table_of(records).labels(),  # an undecided answer is no certain mistake to read
         accepted_of(artifact, records, estimator),
     )
@@ -254,7 +253,7 @@ def _by_category(
     artifact: CalibrationArtifact, records: Sequence[Record], estimator: str
 ) -> dict[str, tuple[int, int, int, int]]:
     """Labelled questions of each category: all, wrong, accepted, wrong among the accepted."""
-    label, accepted = labels_of(records), accepted_of(artifact, records, estimator)
+    label, accepted = table_of(records).counted_labels(), accepted_of(artifact, records, estimator)
     codes, names = table_of(records).coded("group")
     ours = (label >= 0) & np.array([name is not None for name in names], dtype=np.bool_)[codes]
     masks = (ours, ours & (label == 0), ours & accepted, ours & accepted & (label == 0))

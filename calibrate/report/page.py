@@ -28,7 +28,7 @@ from ..evaluation.promise_test import ALONE, Audit
 from ..evaluation.results import Evaluation
 from ..pipeline import at_calibration, calibration_part, without
 from ..rules import PLANNED, RULES, compared_rules
-from ..scoring.scores import scored_by, taken, units_of
+from ..scoring.scores import scored_by, units_of
 from . import sentences
 from .content import (
     Part,
@@ -258,7 +258,7 @@ def parts_of(
     """
     _require_scores(artifact, records, estimator)
     fitted, others = calibration_part(artifact, records, estimator)
-    others = without(taken(others, others.labelled(estimator)), test)
+    others = without(others.take(others.labelled(estimator)), test)
     if test:
         return Parts(fitted, test, len(others))
     return Parts(fitted, others)
@@ -269,7 +269,8 @@ def _require_scores(artifact: CalibrationArtifact, records: Sequence[Record], es
     calibration = artifact.calibration
     wanted: Counter[tuple[float | None, int]] = Counter(zip(calibration.uncertainty, calibration.error, strict=True))
     there: Counter[tuple[float | None, int]] = Counter()
-    if usable := taken(records, table_of(records).usable(estimator)):
+    table = table_of(records)
+    if usable := table.take(table.usable(estimator)):
         scored = scored_by(usable, estimator, artifact.estimator).stored(clusters=False)
         there.update(zip(scored.uncertainty, scored.error, strict=True))
     if missing := (wanted - there).total():

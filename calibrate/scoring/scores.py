@@ -25,8 +25,7 @@ from ..rules import Unit
 from ..spec_syntax import estimator_flags
 from .items import ScoredItems
 
-__all__ = ["Scored", "Units", "arrays", "labels_of", "refuse_failed", "scored_by", "taken", "units_of"]
-__all__ += ["unmeasured_among", "values_of"]
+__all__ = ["Scored", "Units", "arrays", "refuse_failed", "scored_by", "units_of", "unmeasured_among"]
 
 _MOST_REASONS = 10_000
 """Records of a large file that are asked why they have no score, where none has one."""
@@ -103,21 +102,6 @@ def unmeasured_among(n_used: int, n_unlabelled: int, n_unmeasured: int) -> int:
     labels a question without a score, so labels do not tell.
     """
     return round(n_unmeasured * n_used / (n_used + n_unlabelled))
-
-
-def values_of(records: Sequence[Record], key: str) -> NDArray[np.float64]:
-    """Scores of the records, shape (n,); NaN for a record without one."""
-    return table_of(records).scores(key)
-
-
-def labels_of(records: Sequence[Record]) -> NDArray[np.int8]:
-    """Labels of the records as a fit counts them, shape (n,): 1 right, 0 wrong or undecided, -1 none."""
-    return table_of(records).counted_labels()
-
-
-def taken(records: Sequence[Record], mask: NDArray[np.bool_]) -> RecordTable:
-    """The records that a mask selects, in order."""
-    return table_of(records).take(mask)
 
 
 def arrays(records: Sequence[Record], key: str) -> Scored:

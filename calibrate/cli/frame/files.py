@@ -17,11 +17,11 @@ from ...data.columns import open_each
 from ...data.formats import ImportSettings, graded_file, is_table
 from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, rewrite_records, write_records
+from ...data.table import table_of
 from ...evaluation.promise_test import DIFFERENT
 from ...ledger import follow
 from ...scope import waiting_of
 from ...scoring.metrics import fisher_exact, ks_two_sample
-from ...scoring.scores import labels_of
 from .terminal import console, print_line, print_warning
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def warn_unlike(files: Sequence[RecordFile], key: str) -> None:
     Kolmogorov-Smirnov for the scores, Fisher's exact test for the shares.
     """
     scores = [values[~np.isnan(values)] for file in files for values in (file.records.scores(key),)]
-    labels = [values[values >= 0] for file in files for values in (labels_of(file.records),)]
+    labels = [values[values >= 0] for file in files for values in (table_of(file.records).counted_labels(),)]
     for i, file in enumerate(files):
         others = [number for number in range(len(files)) if number != i]
         tests = (

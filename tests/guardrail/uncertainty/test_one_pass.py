@@ -85,14 +85,3 @@ def test_one_pass_gives_what_each_record_gives_alone(sets: list[tuple[str, str, 
         for estimator, score in zip(estimators, values, strict=True):
             alone = measure(drawn, estimator, plan)
             assert (score.value, score.reason) == (alone.value, alone.reason), (estimator.name, drawn)
-
-
-def test_what_failed_beside_a_bad_text_is_asked_again_where_the_rest_needs_it() -> None:
-    judge = Words(lambda text: RuntimeError("down") if text == "broken" else None)
-    drawns = [
-        SampleSet(question="q", primary=sample("Rome"), samples=tuple(map(sample, texts)))
-        for texts in (["broken", "Rome", "Paris", "Rome"], ["Oslo", "Rome", "Bern", "Paris"])
-    ]
-    plan = SamplingPlan(n=4)
-    values = list(measure_stream(drawns, [make("num_sets", judge=judge)], plan))
-    assert [row[0].value for row in values] == [None, 4]
