@@ -12,7 +12,7 @@ Needs a checkpointer and a thread id, as every interrupt does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -237,12 +237,9 @@ class ReviewBridge(BaseBridge):
         callback: URL that the decision is posted to.
         metadata: Stored with each item.
         candidates: Calibrated list of answers to show, or one for each artifact; see `CandidateRule`.
-        on_stale: Called with every item whose interrupt was left behind.
         lease: Seconds for which one `resume` has a thread for itself. Let it be longer than the longest run of the
             graph: after it another call takes the run for dead and goes on, and a tool that still runs is run again.
     """
-
-    on_stale: Callable[[Item], object] | None = None
 
     def enqueue(self, graph: Any, config: Any) -> list[Item]:
         """The items of the thread's open guardrail interrupts; those that are new are added, stale ones are closed.
@@ -269,8 +266,7 @@ class ReviewBridge(BaseBridge):
 
         Returns:
             The graph's result. None while nothing is decided or another call holds the lease, and also if the thread no
-            longer waits: the items of interrupts that were left behind are then closed, logged, and passed to
-            ``on_stale``.
+            longer waits: the items of interrupts that were left behind are then closed and logged.
 
         Raises:
             UsageError: The thread waits for an answer to ``HumanInTheLoopMiddleware`` alone, which no item shows.
@@ -369,10 +365,9 @@ class ReviewBridge(BaseBridge):
         left_off = any(lease.item.lease_until is not None for lease in leases)
         return (None,) if left_off and _unfinished(state) else None
 
-    def _drop(self, past: Sequence[str], waiting: Sequence[_Open]) -> list[Item]:
+    def _drop(self, past: Sequence[str], waiting: Sequence[_Open]) -> None:
         """Settle the items of past interrupts, newest first; several may be of one step."""
         still_open = {name for name, _, _ in waiting}
-        dropped = []
         for name in past:
             item = None if name in still_open else self.store.find(name)
             if item is None:
@@ -384,10 +379,6 @@ class ReviewBridge(BaseBridge):
             if item.decision is not None:
                 self.store.note_event("not_carried_out", {"reason": LEFT}, item=item.id)
             _log.warning("review item %s: %s", item.id, LEFT)
-            dropped.append(item)
-            if self.on_stale is not None:
-                self.on_stale(item)
-        return dropped
 
     def _is_lost(self, state: Any, config: Any) -> bool:
         """Whether the checkpointer does not have the thread; its decided items are then logged, once each."""
@@ -397,8 +388,6 @@ class ReviewBridge(BaseBridge):
         for item in self.store.items(["decided"], limit=NEWEST, newest=True):
             if item.content.metadata.get("thread_id") == thread and not self._noted(item):
                 self._not_carried_out(item, f"thread {thread!r}: {LOST}")
-                if self.on_stale is not None:
-                    self.on_stale(item)
         return True
 
     def _noted(self, item: Item) -> bool:
