@@ -130,9 +130,8 @@ def _said(event: EventType, line: Row[Any], item: Item | None, *, texts: bool) -
     if item is None:
         alarm = _alarm(line)
         return f"Alarm of the monitor {alarm['name']}", {"What": alarm["detail"]}
-    kind = {"answer": "An answer", "tool_call": "A tool call", "audit": "An audit"}[item.content.kind]
-    if item.content.to_label:
-        kind = {"answer": "An answer to label", "call": "A call to label"}[item.content.noun]
+    what = item.content.what
+    kind = f"An {what}" if what.startswith("a") else f"A {what}"
     facts = {"Ticket": item.id}
     if called := item.content.calls_in_words(texts=texts):
         facts = {"Call": visible(called, one_line=True), **facts}

@@ -127,6 +127,13 @@ class Content(Frozen):
         return "call" if calls else "answer"
 
     @property
+    def what(self) -> str:
+        """What waits, for people: an answer, a tool call, a spot check, or one that nobody waits for."""
+        if self.to_label:
+            return f"{self.noun} to judge"
+        return {"answer": "answer", "tool_call": "tool call", "audit": "spot check"}[self.kind]
+
+    @property
     def has_agent(self) -> bool:
         """Whether an agent waits to run the call, so that it can be told why the call is rejected."""
         return self.kind == "tool_call" and self.edits == "arguments"

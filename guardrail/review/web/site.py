@@ -29,7 +29,7 @@ from ..errors import (
     UnknownItemError,
     UnstorableError,
 )
-from ..item import Candidate, plain_number
+from ..item import Candidate, Item, plain_number
 from ..keys import ExpiringKeys
 from .accounts import LIFETIME, Account, Accounts, Sessions
 
@@ -66,6 +66,8 @@ _DONE = {
     "reject": "rejected",
 }
 """Actions, once they are done."""
+_JUDGED = {"approve": "right", "edit": "corrected", "reject": "wrong"}
+"""The same of an answer that was only judged: the words of the buttons."""
 _TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 """Characters that embed, override or isolate the direction of writing."""
 _log = logging.getLogger(__name__)
@@ -145,14 +147,8 @@ class Site:
             finalize=_shown,
         )
         self._pages.globals["done"] = _DONE
-        self._pages.filters["when"] = when
-        self._pages.filters["words"] = in_words
-        self._pages.filters["result"] = _result
-        self._pages.filters["ago"] = ago
-        self._pages.filters["broken"] = _broken
-        self._pages.filters["hidden"] = _hidden
-        self._pages.filters["editable"] = _editable
-        self._pages.filters["escaped"] = _escaped
+        self._pages.filters |= {"when": when, "ago": ago, "words": in_words, "result": _result, "fate": _fate}
+        self._pages.filters |= {"broken": _broken, "hidden": _hidden, "editable": _editable, "escaped": _escaped}
 
     def open(self, handler: Handler, *, form: int = 0) -> Endpoint:
         """A page for everybody. ``form`` is the most bytes of the form it takes; 0 for a page without a form."""
@@ -275,6 +271,13 @@ def ago(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)} {name}"
     return f"{max(int(seconds), 0)} s"
+
+
+def _fate(item: Item) -> str:
+    """What became of an item, in a word."""
+    if item.decision is None:
+        return {"pending": "waiting", "claimed": "being reviewed"}.get(item.state, item.state)
+    return (_JUDGED if item.content.kind == "audit" else _DONE)[item.decision.action]
 
 
 def _broken(candidate: Candidate | None) -> bool:

@@ -233,4 +233,4 @@ def test_an_answer_to_label_is_not_called_an_audit(store: ReviewStore, receiver:
     deliverer.run_once()
     store.enqueue(content(kind="audit", allowed=("approve", "reject")))
     deliverer.run_once()
-    assert receiver.plain[0]["text"] == "An answer to label waits for review"
+    assert receiver.plain[0]["text"] == "An answer to judge waits for review"

@@ -840,7 +840,7 @@ def test_a_label_is_blind_and_the_samples_appear_after_it(store: ReviewStore, si
     browser = Client(site).sign_in("ann")
     browser.post(f"/items/{item.id}/claim")
     text = browser.get(f"/items/{item.id}")[1]
-    assert "answer to label" in text
+    assert "answer to judge" in text
     assert "audit" not in text.replace("tag audit", "").replace("Audit trail", "")
     hints = ("Why it was", "%", "percent", 'class="answers"', "with their shares", 'data-key="1"')
     for hint in (*hints, 'class="approve"', 'class="reject"'):
@@ -858,7 +858,7 @@ def test_one_key_decides_and_opens_the_next(store: ReviewStore, site: Starlette)
     first, second = (store.enqueue(to_label(question)) for question in ("1 + 1?", "2 + 2?"))
     browser = Client(site).sign_in("ann")
     queue = browser.get("/")[1]
-    assert queue.count(">answer to label<") == 2
+    assert queue.count(">answer to judge<") == 2
     assert ">audit<" not in queue
     browser.post(f"/items/{first.id}/claim")
     page = browser.get(f"/items/{first.id}")[1]
@@ -886,7 +886,7 @@ def test_one_key_decides_and_opens_the_next(store: ReviewStore, site: Starlette)
     [
         ({}, "the user gets exactly this answer"),
         ({"kind": "audit", "allowed": ("approve", "reject")}, "The user has this answer already"),
-        ({"kind": "audit", "allowed": ("approve", "reject"), "verdict": None}, "your decision is its label"),
+        ({"kind": "audit", "allowed": ("approve", "reject"), "verdict": None}, "you only say whether it is right"),
         ({"kind": "tool_call", "edits": "arguments"}, "Reject: the call is not made, and the agent is told so."),
         ({"kind": "tool_call"}, "the caller gets exactly this call"),
     ],
@@ -1094,7 +1094,7 @@ def test_the_page_explains_the_tool_the_shares_and_the_reason(store: ReviewStore
 
 
 def test_a_decision_about_a_call_without_an_artifact_is_a_label(store: ReviewStore, site: Starlette) -> None:
-    says = "Your decision is also a label for the calibration"
+    says = "The calibration learns from your decision"
     guarantee = {"guarantee": "None: nothing was calibrated."}
     for record, labels in ((None, False), ("r1", True)):
         stored = {**verdict(), "record": record, **guarantee}
