@@ -265,7 +265,7 @@ class Room:
             raise replace(overloaded, headers={"Retry-After": "1"})
         if own is not None and self.busy[name] >= own:
             busy, headers = "Too many requests of this key are under way.", {"Retry-After": "2"}
-            raise ApiError(429, busy, "rate_limit_exceeded", kind="rate_limit_error", headers=headers)
+            raise ApiError(429, busy, "rate_limit_exceeded", headers=headers)
         self.busy[name] += 1
         try:
             yield

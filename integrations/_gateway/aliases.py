@@ -92,8 +92,6 @@ class ServedAlias:
         self.name, self.config, self._aliases, self._draws, self._store = name, config, aliases, draws, store
         self._metrics, self._health = metrics, health
         self._observers = metrics.observers(mode=config.mode, model=name)
-        self.changes, self.last_change = 0, ""
-        """Replies that differed from a pin, and the last difference."""
         self.upstream = config.upstream[0]
         """The endpoint; the first one of a cascade."""
         self._endpoints = {upstream.url: EndpointState() for upstream in config.upstream}
@@ -183,7 +181,7 @@ class ServedAlias:
         place = self.config.upstream.index(upstream)
         calibrated = self._stages[place].model if self._stages else None
         bound = calibrated is not None and calibrated.provider == OpenAICompatibleChat.PROVIDER
-        same = ("model", "timeout", "max_retries", "max_reply", "token_limit", "extra_body", "pin")
+        same = Upstream.model_fields.keys() & OpenAICompatibleChat.model_fields.keys()
         chat = OpenAICompatibleChat(
             base_url=upstream.url,
             api_key=upstream.key if credential is None else SecretStr(credential),
@@ -196,7 +194,6 @@ class ServedAlias:
 
     def _changed(self, change: Change, new: bool) -> None:
         """Count a reply of another model than the pinned one, and report a new value once."""
-        self.changes, self.last_change = self.changes + 1, change.text
         self._metrics.count("upstream_changed", self.name, change.field)
         if new:
             text = f"the upstream's {change.text}. Calibrate again on the model that answers now, or correct the pin"
@@ -296,7 +293,7 @@ class ServedAlias:
             log.warning("guardrail serve: %s failed with %s", self.name, type(error).__name__)
             log.debug("guardrail serve: %s", self.name, exc_info=error)
             failed = "The model that takes over after an abstention failed."
-            return ApiError(502, failed, "fallback_failed", kind="server_error")
+            return ApiError(502, failed, "fallback_failed")
         verdict = message.response_metadata["guardrail"]
         answer = GuardReply.of(message, verdict, shape=config.finish_reason)
         if answer.verdict.passes:

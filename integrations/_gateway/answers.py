@@ -257,11 +257,11 @@ def failure(metadata: Mapping[str, Any], message: str, down: str | None = None) 
         return replace(outage, headers={**headers, **outage.headers}, verdict=verdict)
     failed = FAULTS[Unmeasured.MODEL_FAILED]
     if reason is Reason.UNMEASURED and not is_settled(metadata):
-        status, kind, message, _ = fault = FAULTS.get(code, failed)
+        status, message, _ = fault = FAULTS.get(code, failed)
         headers |= AGAIN if fault is failed else {"x-should-retry": "false"}
     elif reason is Reason.INFEASIBLE:
-        status, kind, code = 500, "guardrail_unavailable", reason
+        status, code = 500, reason
         headers |= {"x-should-retry": "false"}
     else:
-        status, kind = 400, "guardrail_abstained"
-    return ApiError(status, message, code, kind=kind, headers=headers, verdict=verdict)
+        status = 400
+    return ApiError(status, message, code, headers=headers, verdict=verdict)

@@ -609,4 +609,4 @@ def failed(what: str, error: Exception) -> ApiError:
     """The error for a fault of the gateway itself, which stands in the log."""
     log.error("guardrail serve: %s failed with %s", what, type(error).__name__)  # its text may quote an answer
     log.debug("guardrail serve: %s", what, exc_info=error)
-    return ApiError(500, "The gateway failed.", "internal_error", kind="server_error")
+    return ApiError(500, "The gateway failed.", "internal_error")

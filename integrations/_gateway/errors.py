@@ -13,6 +13,8 @@ __all__ = ["AGAIN", "DOWN", "FAULTS", "ApiError", "Fault", "invalid", "unavailab
 
 AGAIN = {"Retry-After": "5"}
 """Header of errors after which clients try again."""
+KINDS = {429: "rate_limit_error"}
+"""OpenAI's ``type`` by status, where it is neither that of a wrong request nor of a fault of the server."""
 DOWN = "upstream_down"
 """Code of the error while an upstream that had replied no longer does."""
 
@@ -27,8 +29,6 @@ class ApiError(Exception):
     code: str
     param: str | None = None
     """Field of the request that is wrong."""
-    kind: str = "invalid_request_error"
-    """OpenAI's ``type``."""
     headers: Mapping[str, str] = field(default_factory=dict)
     verdict: Verdict | None = None
     """The abstention that it reports."""
@@ -36,7 +36,10 @@ class ApiError(Exception):
     @property
     def body(self) -> dict[str, Any]:
         """The reply's body, with all four keys."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        kind = "server_error" if self.status >= 500 else KINDS.get(self.status, "invalid_request_error")
+        if self.verdict is not None and self.status == 400:
+            kind = "guardrail_abstained"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 def invalid(where: str, rule: str, code: str = "invalid_field") -> ApiError:
@@ -46,15 +49,13 @@ def invalid(where: str, rule: str, code: str = "invalid_field") -> ApiError:
 
 def unavailable(message: str, code: str) -> ApiError:
     """An error after which clients try again."""
-    return ApiError(503, message, code, kind="server_error", headers=AGAIN)
+    return ApiError(503, message, code, headers=AGAIN)
 
 
 class Fault(NamedTuple):
     """A fault of the upstream for which questions get errors."""
 
     status: int
-    kind: str
-    """OpenAI's ``type``."""
     message: str
     """Text for the caller."""
     cause: str
@@ -63,26 +64,23 @@ class Fault(NamedTuple):
 
 FAULTS: Mapping[str, Fault] = {
     Unmeasured.MISCONFIGURED: Fault(  # never 401: the client would blame its own key
-        502, "guardrail_unmeasured", "The model behind the gateway cannot be reached with its configuration.",
+        502, "The model behind the gateway cannot be reached with its configuration.",
         "the upstream answers no call; check its key, model name and url, and that the server runs there{hint}",
     ),
     Unmeasured.DEGENERATE_SAMPLES: Fault(
-        503, "guardrail_unavailable",
-        "The model behind the gateway does not sample as the guard needs, so nothing is answered.",
+        503, "The model behind the gateway does not sample as the guard needs, so nothing is answered.",
         "a probe refused the upstream, so no question is answered ({detail})",
     ),
     Unmeasured.MODEL_CHANGED: Fault(
-        503, "guardrail_unavailable",
-        "The model behind the gateway is not the one that was calibrated, so its answer is held back.",
+        503, "The model behind the gateway is not the one that was calibrated, so its answer is held back.",
         "the upstream answers as another model than the pinned one, so its answers are held back",
     ),
     Unmeasured.MODEL_FAILED: Fault(
-        503, "guardrail_unmeasured",
-        "The model behind the gateway failed, so the answer could not be measured. Try again.",
+        503, "The model behind the gateway failed, so the answer could not be measured. Try again.",
         "the upstream failed or sent no JSON, so a question could not be measured",
     ),
     DOWN: Fault(
-        503, "server_error", "The model behind the gateway is down (since {since}). Try again.",
+        503, "The model behind the gateway is down (since {since}). Try again.",
         "the upstream is down (since {since})",
     ),
 }  # fmt: skip

@@ -112,9 +112,7 @@ class Forwarding:
         except CutError as error:
             if (since := self._endpoint.down_since) is not None:
                 raise upstream_down(since) from error
-            raise ApiError(
-                502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
-            ) from error
+            raise ApiError(502, "The model behind the gateway cannot be reached.", "upstream_failed") from error
         lower = [(name.lower(), value) for name, value in reply.raw_headers]  # a name may come more than once
         response.raw_headers = [(name, value) for name, value in lower if name not in KEPT_BACK]
         return response

@@ -168,7 +168,7 @@ class Observing:
         """Measure one served answer; returns the field of `Observed` that it counts under, "" if it is lost."""
         alias, plan = self.alias, self.alias.plan
         assert plan is not None, "only aliases with a plan choose answers"
-        sent, changes, fate, drawn = Settings.of(passed.body), alias.changes, "not_comparable", None
+        sent, fate, drawn = Settings.of(passed.body), "not_comparable", None
         try:
             body = passed.dialect.read(passed.body, plan)  # refuses what continues a stored response
             sent = Settings.of(body)
@@ -189,10 +189,8 @@ class Observing:
         if drawn is not None and self._records and records and chosen(passed.name, records.rate, salt="label"):
             before, _, after = self._prompt.template.partition("{question}")
             question = drawn.question.removeprefix(before).removesuffix(after)
-            mark = {"model_changed": alias.last_change} if alias.changes > changes else {}
             try:
-                said = _talk(messages, question, plan.bindings)
-                self._records.append(passed.number, question, drawn, {**said, **mark})
+                self._records.append(passed.number, question, drawn, _talk(messages, question, plan.bindings))
             except OSError as error:
                 text = f"records cannot be written to {records.path} ({error.strerror}), so answers are lost for it"
                 self._health.warn(alias.name, "unwritten", text)
