@@ -195,7 +195,7 @@ def fit_cascade(
 
 
 def counts(uncertainty: Floats, error: Ints, thresholds: Sequence[float | None]) -> tuple[StageShare, ...]:
-    """What each stage answers of some questions, and how many of these answers are wrong.
+    """The questions that each stage answers, and the wrong answers among them, counted.
 
     Args:
         uncertainty: Shape (n, stages), +inf where a stage never answers; as in `Matched`.
@@ -321,7 +321,7 @@ def _row(records: Sequence[Record], keys: Sequence[str]) -> list[tuple[float, in
 
 
 def _reason(record: Record, key: str) -> Unmeasured | None:
-    """Why a record's uncertainty was not measured; None where it was never drawn."""
+    """The reason why a record's uncertainty was not measured; None where it was never drawn."""
     score = record.scores.get(key)
     if score is not None:
         return score.reason

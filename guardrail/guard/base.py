@@ -115,7 +115,7 @@ class SteppedChatModel(BaseChatModel):
 
     @contextmanager
     def _calling(self, config: RunnableConfig | None) -> Iterator[None]:
-        """What holds during one call, by its configuration."""
+        """The limit that holds during one call, by its configuration."""
         with bounded(limit_of(config)):
             yield
 

@@ -18,7 +18,7 @@ HANDOFF = "guardrail_handoff"
 
 
 def accepted_answer(verdict: Verdict, model: str) -> AIMessage:
-    """What is given out of the very candidate that was judged, with the name of the model that gave it.
+    """The part of the judged candidate that is given out, with the name of the model that gave it.
 
     A reply with tool calls is judged by these, so a text beside them is left out.
     """

@@ -82,7 +82,7 @@ class SafetySwitch:
         self._why = None
 
     def objection(self, uncertainty: float | None) -> str | None:
-        """Why an answer that the gate accepts may not pass; None if it may. A gate without a score gives None."""
+        """The reason why an accepted answer may not pass; None if it may. A gate without a score gives None."""
         return None if self._stricter(uncertainty) else self._why
 
     def _stricter(self, uncertainty: float | None) -> bool:
@@ -99,7 +99,7 @@ def _hold_if_suspended(verdict: Verdict, switches: Sequence[SafetySwitch]) -> Ve
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """What a guard has in its ``on_verdict``.
+    """The switches and observers in a guard's ``on_verdict``.
 
     Attributes:
         switches: Decide about every acceptance; without one all pass.
@@ -179,20 +179,14 @@ def _observed(observer: Observer, verdict: Verdict, messages: Sequence[BaseMessa
     except AsyncFunctionError:
         raise
     except Exception as error:  # an observer is the user's code
-        return hold_unobserved(verdict, error)
+        described = describe_error(error)
+        log.error("guardrail: on_verdict failed with %s, so no answer is given", described)
+        return _held(verdict, NoteKind.NOT_RECORDED, described) if verdict.passes else verdict
     return verdict
 
 
 def _needs_scores(observer: Observer) -> bool:
     return bool(getattr(getattr(observer, "__self__", observer), "needs_scores", False))
-
-
-def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
-    described = describe_error(error)
-    log.error("guardrail: on_verdict failed with %s, so no answer is given", described)
-    if not verdict.passes:
-        return verdict
-    return _held(verdict, NoteKind.NOT_RECORDED, described)
 
 
 def _held(verdict: Verdict, kind: NoteKind, cause: str) -> Verdict:

@@ -90,7 +90,7 @@ def gate_of(
 
 
 def judges_among(artifact: CalibrationArtifact, given: Mapping[str, Judge]) -> Judge | Mapping[str, Judge] | None:
-    """What `gate_of` takes as ``judge``, of judge objects by the name of their spec: one, or one for each field."""
+    """The ``judge`` of `gate_of`, of judge objects by the name of their spec: one, or one for each field."""
     if artifact.kind == "items":
         by_path = ItemsSpec.of(artifact.estimator).judges
         return {path: given[each.name] for path, each in by_path.items() if each.name in given}

@@ -218,7 +218,7 @@ class _Tally:
 
     @property
     def excess(self) -> str:
-        """Why the judge does not compare the items: there are too many different ones; empty if it does."""
+        """The reason why the judge does not compare the items: there are too many different ones; empty if it does."""
         if self._judge is None or len(self._counts) <= MOST_COMPARED:
             return ""
         return (

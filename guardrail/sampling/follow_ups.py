@@ -22,7 +22,7 @@ from langchain_core.messages import BaseMessage
 from ..errors import UsageError
 from ..plain_json import sha256_hex
 from ..prompting import PromptWrapping, question_text
-from ..types import Cost, Missing, Sample, SampleSet, SamplingPlan, Unmeasured
+from ..types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
 from .draws import NOTHING, Draw
 from .effects import Steps
 from .limits import DEFAULT_CONCURRENCY
@@ -260,12 +260,8 @@ def _attached(
         if own:
             cost = sum((reply.cost for reply in own), start=sample_set.cost)
             # Replies are drawn at the same time: the slowest counts, not the sum.
-            cost = Cost(
-                calls=cost.calls,
-                input_tokens=cost.input_tokens,
-                output_tokens=cost.output_tokens,
-                seconds=sample_set.cost.seconds + max(reply.cost.seconds for reply in own),
-            )
+            seconds = sample_set.cost.seconds + max(reply.cost.seconds for reply in own)
+            cost = cost.model_copy(update={"seconds": seconds})
             replied = {**sample_set.follow_ups, name: tuple(own)}
             sample_set = sample_set.model_copy(update={"follow_ups": replied, "cost": cost})
         attached.append(sample_set)

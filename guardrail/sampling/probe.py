@@ -114,7 +114,7 @@ class ProbeReport(Frozen):
     failed: str = ""
     """The reason why the probe came to no conclusion, or empty. A failed probe is repeated at the next call."""
     said: str = ""
-    """What the server said instead of an answer, for a person who calibrates or examines; no verdict quotes it."""
+    """The server's words instead of an answer, for a person who calibrates or examines; no verdict quotes it."""
     silent_at: int | None = None
     """Longest answer (tokens) which the model spent on thought, so that it said nothing; None if it answered."""
     samples: int = 0
@@ -218,7 +218,7 @@ class ProbeReport(Frozen):
 
 
 def inconsistent(lacking: int, replies: int) -> str:
-    """What is wrong with an endpoint of which some replies had no log-probabilities."""
+    """The fault of an endpoint of which some replies had no log-probabilities."""
     return (
         f"inconsistent: {lacking} of {replies} answers came without log-probabilities; a router may have several "
         "providers at this address"

@@ -236,7 +236,7 @@ def refuse_unstorable(sample: Sample) -> None:
 
 
 def _fault(text: str, calls: Iterable[ToolCall], end: str | None, *, refusal: bool) -> str | None:
-    """Why an answer cannot be judged and given out unchanged, or may not be whole; it quotes no word of the model."""
+    """The reason why an answer cannot be given out as judged, or may not be whole; it quotes no word of the model."""
     if (fault := text_fault(text)) is not None:
         return f"the answer holds {fault}"
     calls = tuple(calls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import signal
@@ -127,7 +128,10 @@ def test_check_prints_no_secret_and_finds_a_wrong_artifact(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UPSTREAM_KEY", "sk-secret")
+    probing = logging.getLogger("guardrail.probe")
+    probing.setLevel(logging.NOTSET)
     assert main(["serve", "--config", str(file), "--check"]) == 0
+    assert probing.isEnabledFor(logging.INFO), "the first question waits for the probe, and the log says so"
     shown = capsys.readouterr().out
     assert ("valid" in shown, "**********" in shown, "sk-secret" in shown) == (True, True, False)
     file.write_text(file.read_text().replace("model: m,", "model: other,"))
