@@ -10,10 +10,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
-from typer.testing import CliRunner
 
 from calibrate import evaluate, fit, label_records, make_rule, plan
-from calibrate.cli import app
 from calibrate.correctness import CorrectnessRule, Label, available_rules
 from calibrate.correctness.registry import RULES as CORRECTNESS
 from calibrate.data.questions import Question
@@ -30,6 +28,7 @@ from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import Sample, SampleSet, ToolCall
+from tests.calibrate.commands import run
 
 KEY = "discrete_semantic_entropy"
 
@@ -63,12 +62,6 @@ def first_block(monkeypatch: pytest.MonkeyPatch) -> str:
 def shouted(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setitem(CORRECTNESS, "shouted", Shouted)
     return "shouted"
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
-    assert result.exit_code == 0, (result.output, result.exception)
-    return " ".join(result.output.split())
 
 
 def test_a_new_rule_fits_and_is_evaluated(first_block: str) -> None:

@@ -24,6 +24,7 @@ from guardrail.outcome import InfeasibleReason
 from guardrail.specs import EstimatorSpec
 from guardrail.types import Unmeasured
 from tests.calibrate import fakes
+from tests.calibrate.commands import run
 
 NAME = "discrete_semantic_entropy"
 INF = float("inf")
@@ -345,11 +346,6 @@ def test_audit_and_report_take_the_artifact_of_a_cascade(tmp_path: Path, labelle
         write_records(tmp_path / f"{number}.jsonl", part_header(file.header, fresh), fresh)
         records += ["--records", str(tmp_path / f"{number}.jsonl")]
 
-    def run(*arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
-        assert result.exit_code == code, result.output
-        return " ".join(result.output.replace("│", " ").split())
-
     shown = json.loads(run("audit", *records, "--artifact", str(out), "--json"))
     pool = matched([read_records(tmp_path / f"{number}.jsonl") for number in (0, 1)], [NAME, NAME])
     by_hand = counts(pool.uncertainty, pool.error, [stage.threshold for stage in artifact.outcome.stages])
@@ -373,12 +369,7 @@ def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Pat
     small.write_bytes(records_path.read_bytes())
     write_records(large, better(labelled).header, better(labelled).records)
 
-    def run(*arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(app, [*arguments, "-s", NAME, "-o", str(out)], env={"COLUMNS": "400"})
-        assert result.exit_code == code, result.output
-        return result.output
-
-    both = ("fit", str(small), str(large), "--cascade")
+    both = ("fit", small, large, "--cascade", "-s", NAME, "-o", out)
     assert "have used" not in run(*both, "-a", "0.15")
     shown = run(*both, "-a", "0.15", "--delta", "0.2")
     assert "2 fits have used these labels; whichever of them you use, its promise holds with 70 %" in shown
@@ -387,8 +378,9 @@ def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Pat
     assert loaded.spent.delta == pytest.approx(0.1 + 0.2)
     assert "with 70 % confidence" in " ".join(promises(loaded))
     # A threshold of one stage's model is another fit on these labels, and the cascade counts for it.
-    assert "3 fits have used these labels" in run("fit", str(large), "-a", "0.15")
-    assert "have used" not in run("fit", "--rule", "acrc", str(large), "-a", "0.15")  # it has no confidence to lose
+    alone = ("fit", large, "-s", NAME, "-o", out, "-a", "0.15")
+    assert "3 fits have used these labels" in run(*alone)
+    assert "have used" not in run(*alone, "--rule", "acrc")  # it has no confidence to lose
 
 
 def test_a_stage_prints_its_condition_in_the_direction_of_its_own_score() -> None:

@@ -23,6 +23,7 @@ from guardrail.describe import confidence, promises
 from guardrail.errors import UsageError
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import Sample, SampleSet, Uncertainty
+from tests.calibrate.commands import run
 
 from .test_scope import KEY, scored
 
@@ -216,13 +217,6 @@ def test_a_folder_that_cannot_be_written_is_said(
     assert "records.ledger.jsonl cannot be written, so later fits will not count this one." in caplog.text
 
 
-def called(*words: object, code: int = 0) -> str:
-    """What a command prints, on one line."""
-    result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "240"})
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.replace("\u2502", " ").split())
-
-
 def test_a_fit_that_is_killed_before_its_artifact_is_written_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,8 +232,8 @@ def test_a_fit_that_is_killed_before_its_artifact_is_written_counts(
         CliRunner().invoke(app, [str(word) for word in (*fit, KEY, "-o", tmp_path / "a.json")])
     assert not (tmp_path / "a.json").exists()
     several = "2 fits have used these labels; whichever of them you use, its promise holds with 80 % confidence."
-    assert several in called(*fit, OTHERS[0], "-o", tmp_path / "b.json")
-    assert several in called(*fit, KEY, "-o", tmp_path / "a.json")  # the killed one again is the same fit
+    assert several in run(*fit, OTHERS[0], "-o", tmp_path / "b.json")
+    assert several in run(*fit, KEY, "-o", tmp_path / "a.json")  # the killed one again is the same fit
 
 
 def test_scores_written_to_another_file_do_not_begin_to_count_anew(tmp_path: Path) -> None:
@@ -252,11 +246,11 @@ def test_scores_written_to_another_file_do_not_begin_to_count_anew(tmp_path: Pat
     a, b, other, both = (tmp_path / name for name in ("a.jsonl", "b.jsonl", "other.jsonl", "both.jsonl"))
     fit = ("-a", "0.2", "-o", tmp_path / "artifact.json", "-s")
     for path, key in ((a, KEY), (a, OTHERS[0]), (b, KEY)):
-        called("fit", path, *fit, key)
-    called("score", a, "-s", "primary_disagreement", "-o", other)
-    assert "3 fits have used these labels" in called("fit", other, *fit, OTHERS[1])
-    called("score", a, b, "-s", "primary_disagreement", "-o", both)
-    assert "3 fits have used these labels" in called("fit", both, *fit, OTHERS[1])  # two on those of a, and this one
+        run("fit", path, *fit, key)
+    run("score", a, "-s", "primary_disagreement", "-o", other)
+    assert "3 fits have used these labels" in run("fit", other, *fit, OTHERS[1])
+    run("score", a, b, "-s", "primary_disagreement", "-o", both)
+    assert "3 fits have used these labels" in run("fit", both, *fit, OTHERS[1])  # two on those of a, and this one
 
 
 @pytest.mark.parametrize(
@@ -274,11 +268,11 @@ def test_the_command_that_the_report_shows_makes_the_same_artifact(
     monkeypatch.chdir(tmp_path)
     file = file_of()
     write_records("records.jsonl", file.header, file.records)
-    called("fit", "records.jsonl", "-a", "0.2", *(() if "-s" in flags else ("-s", KEY)), *flags, "--out", "a.json")
+    run("fit", "records.jsonl", "-a", "0.2", *(() if "-s" in flags else ("-s", KEY)), *flags, "--out", "a.json")
     before = CalibrationArtifact.load("a.json")
-    called(*("report", "records.jsonl", "--artifact", "a.json", "--out", "page.html", "--splits", "0"))
+    run(*("report", "records.jsonl", "--artifact", "a.json", "--out", "page.html", "--splits", "0"))
     commands = re.findall("calibrate (fit records.*)", html.unescape(Path("page.html").read_text(encoding="utf-8")))
-    called(*shlex.split(commands[0]))
+    run(*shlex.split(commands[0]))
     after = CalibrationArtifact.load("a.json")
     assert after == before.model_copy(update={"made": after.made})
 
@@ -287,8 +281,8 @@ def test_no_command_is_shown_that_would_make_another_artifact(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     file = file_of()
     write_records("records.jsonl", file.header, file.records)
-    called("fit", "records.jsonl", "-a", "0.2", "-s", KEY, "--test-fraction", "0.3", "--out", "a.json")
-    called("report", "records.jsonl", "--artifact", "a.json", "--out", "page.html", "--splits", "0")
+    run("fit", "records.jsonl", "-a", "0.2", "-s", KEY, "--test-fraction", "0.3", "--out", "a.json")
+    run("report", "records.jsonl", "--artifact", "a.json", "--out", "page.html", "--splits", "0")
     page = Path("page.html").read_text(encoding="utf-8")
     assert "calibrate report records.jsonl" in page
     assert "calibrate fit records.jsonl --score imported:u --alpha 0.2" not in page

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
-from typer.testing import CliRunner
 
-from calibrate.cli import app
 from calibrate.data.labels import read_labels
 from calibrate.data.records import RecordFile, read_records
 from calibrate.fitting import fit
@@ -23,6 +21,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import guarantee, why_infeasible
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+from tests.calibrate.commands import run
 
 # -- The test --------------------------------------------------------------------------------------------------------
 
@@ -166,11 +165,6 @@ def test_an_answer_that_people_skipped_counts_as_wrong(labelled: RecordFile, tmp
 def test_command(labelled: RecordFile, records_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "240")
     people = human_file(labelled, tmp_path / "people.jsonl")
-
-    def run(*arguments: object, code: int = 0) -> str:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        assert result.exit_code == code, (result.output, result.exception)
-        return " ".join(result.output.replace("\u2502", " ").split())
 
     out = tmp_path / "a.json"
     shown = run("fit", records_path, "-a", "0.2", "--human-labels", people, "-s", "semantic_entropy", "-o", out)

@@ -16,9 +16,7 @@ import numpy as np
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from scipy import stats
-from typer.testing import CliRunner
 
-from calibrate.cli import app
 from calibrate.data.records import read_records
 from calibrate.data.table import table_of
 from calibrate.fitting import fit
@@ -49,6 +47,7 @@ from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Basis, Sample, Uncertainty, Unmeasured
 from guardrail.uncertainty import make_estimator
 from guardrail.verdict import Reason, Verdict
+from tests.calibrate.commands import run
 
 MODEL = ScriptedChat()
 THRESHOLD, RATE = 0.3, 0.4
@@ -346,14 +345,6 @@ def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fill(store, 500)
     ARTIFACT.save(path.with_name("artifact.json"))
     return path
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(
-        app, [str(argument) for argument in arguments], env={"COLUMNS": "240", "TERMINAL_WIDTH": "240"}
-    )
-    assert result.exit_code == code, (result.output, result.exception)
-    return " ".join(result.output.replace("\u2502", " ").split())
 
 
 def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:

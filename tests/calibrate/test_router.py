@@ -27,6 +27,7 @@ from calibrate.scope import draw_to_label
 from guardrail.artifact import ALL_OTHERS, RouterArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, InfeasibleReason
+from tests.calibrate.commands import run
 
 KEY = "discrete_semantic_entropy"
 ALPHA, DELTA, RUNS = 0.2, 0.1, 300
@@ -207,11 +208,6 @@ def test_what_groups_cannot_be_fitted_on_is_refused(labelled: RecordFile) -> Non
 
 def test_the_commands_fit_audit_and_show_a_router(records_path: Path, tmp_path: Path) -> None:
     out = tmp_path / "router.json"
-
-    def run(*arguments: object, code: int = 0) -> str:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        assert result.exit_code == code, result.output
-        return " ".join(result.output.split())
 
     fit_by = ("fit", records_path, "--alpha", 0.3, "--by", "group", "-s", KEY, "--out", out)
     shown = run(*fit_by, "--test-fraction", 0.2)

@@ -11,9 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from calibrate.cli import app
 from calibrate.cli.frame.terminal import VisibleConsole, console, table
 from calibrate.cli.frame.verdicts import print_more, print_verdict
 from calibrate.correctness import make_rule
@@ -29,6 +27,7 @@ from calibrate.scoring.apart import training_of
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import stops_nothing, summary, warning
 from tests.calibrate import fakes
+from tests.calibrate.commands import run
 
 MODEL = "python:tests.calibrate.fakes:model"
 ROOT = Path(__file__).parents[3]
@@ -39,13 +38,6 @@ def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "240")
     monkeypatch.setenv("TERMINAL_WIDTH", "240")
     monkeypatch.chdir(ROOT)
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    """Run a command; its output with white space folded."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    return " ".join(result.output.replace("\u2502", " ").split())
 
 
 @pytest.fixture

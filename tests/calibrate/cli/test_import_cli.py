@@ -9,9 +9,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from calibrate.cli import app
 from calibrate.data.records import read_records, write_records
 from calibrate.dataframe import from_frame
 from guardrail import Guardrail
@@ -21,17 +19,12 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.testing import ScriptedChat
 from guardrail.uncertainty import from_spec
 from tests.calibrate import fakes
+from tests.calibrate.commands import run
 from tests.calibrate.data.test_question_formats import COQA, document
 
 NAMED = ScriptedChat(default=["greedy", "no", "yes", "yes"], name_of_model="m")
 M = f"python:{__name__}:NAMED"
 SCRIPTED = "python:tests.calibrate.fakes:model"
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "240", "TERMINAL_WIDTH": "240"})
-    assert result.exit_code == code, (result.output, result.exception)
-    return " ".join(result.output.replace("\u2502", " ").split())
 
 
 def confidences(path: Path, n: int = 300) -> Path:

@@ -33,22 +33,10 @@ from guardrail.review import Decision, ReviewStore
 from guardrail.testing import ScriptedChat
 from guardrail.types import Uncertainty, Unmeasured
 from tests.calibrate import fakes
+from tests.calibrate.commands import run
 
 KEY = "semantic_entropy"
 MODEL = ScriptedChat(script={"a": ["x", "x", "y"]}, probability=0.5)
-
-
-@pytest.fixture(autouse=True)
-def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "240")
-    monkeypatch.setenv("TERMINAL_WIDTH", "240")
-
-
-def run(*arguments: object, keys: str = "", code: int = 0) -> str:
-    """Run a command; its output with white space folded."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=keys)
-    assert result.exit_code == code, (result.output, result.exception)
-    return " ".join(result.output.replace("\u2502", " ").split())
 
 
 @pytest.fixture

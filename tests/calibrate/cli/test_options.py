@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-import calibrate.cli
 from calibrate.cli.frame.verdicts import print_advice
 from calibrate.ledger import ledger_of
 from guardrail.artifact import CalibrationArtifact
 from tests.calibrate import fakes
+from tests.calibrate.commands import run
 
 
 def test_tables_say_which_score_nobody_should_choose(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,9 +27,6 @@ def test_a_rule_takes_options_and_a_share(tmp_path: Path, monkeypatch: pytest.Mo
     rows = [f"q{g}-{i}?,a{i},1,g{g},{0.9 - g / 1000}" for g in range(150) for i in range(2)]
     Path("log.csv").write_text("\n".join(["question,answer,correct,group,conf", *rows]) + "\n")
 
-    def run(*arguments: str) -> str:
-        return " ".join(CliRunner().invoke(calibrate.cli.app, list(arguments), env={"COLUMNS": "300"}).output.split())
-
     run("import", "log.csv", "--map", "confidence=conf:conf", "--out", "log.jsonl")
     fit = ("fit", "log.jsonl", "-s", "imported:conf", "--alpha", "0.1", "--cluster-by-group", "--trust-labels")
     run(*fit, "--rule", "certified_groups:most=2", "--out", "total.json")
@@ -42,11 +38,6 @@ def test_a_rule_takes_options_and_a_share(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_rule_is_written_with_its_settings_in_every_command(records_path: Path, tmp_path: Path) -> None:
     """`run` had a setting for the share, and `plan` no way to it: a fit with the share of a run was another command."""
-
-    def run(*arguments: object, code: int = 0) -> str:
-        done = CliRunner().invoke(calibrate.cli.app, [str(each) for each in arguments], env={"COLUMNS": "300"})
-        assert done.exit_code == code, (done.output, done.exception)
-        return " ".join(done.output.split())
 
     fit, out = ("fit", records_path, "--alpha", "0.3", "-s", "semantic_entropy", "-o"), tmp_path / "a.json"
     run(*fit, out, "--rule", "certified:share=0.4,delta=0.05")
@@ -72,7 +63,6 @@ def test_the_questions_kept_out_of_a_fit_remember_the_fits_on_their_labels(recor
     fit = ("fit", "--alpha", "0.3", "-s", "semantic_entropy", "-o")
     for command in ((*fit, tmp_path / "a.json", records_path, "--test-fraction", "0.4"),
                     (*fit, tmp_path / "b.json", tmp_path / "a.test.jsonl")):  # fmt: skip
-        done = CliRunner().invoke(calibrate.cli.app, list(map(str, command)), env={"COLUMNS": "300"})
-        assert done.exit_code == 0, done.output
+        shown = run(*command)
     assert ledger_of(tmp_path / "a.test.jsonl").is_file()
-    assert "2 fits have used these labels" in " ".join(done.output.split())
+    assert "2 fits have used these labels" in shown

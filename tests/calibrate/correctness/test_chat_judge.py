@@ -12,9 +12,7 @@ from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
 from pydantic import PrivateAttr
-from typer.testing import CliRunner
 
-from calibrate.cli import app
 from calibrate.correctness import ChatLabelJudge, label_records, make_rule
 from calibrate.correctness.chat_judge import PROMPT_VERSION, judge_messages
 from calibrate.data.questions import Question
@@ -25,6 +23,7 @@ from guardrail.judges.cache import PairCache
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from tests.calibrate import fakes
+from tests.calibrate.commands import run
 
 
 class CountingJudge(ScriptedChat):
@@ -162,12 +161,6 @@ def test_the_rule_is_stored_with_judge_and_prompt() -> None:
 def judge_by_letter() -> ScriptedChat:
     """For the command: says yes to every answer."""
     return ScriptedChat(default=("yes",), name_of_model="yes-sayer")
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "240", "TERMINAL_WIDTH": "240"})
-    assert result.exit_code == code, (result.output, result.exception)
-    return " ".join(result.output.replace("\u2502", " ").split())
 
 
 def test_the_command_keeps_verdicts_beside_the_records(

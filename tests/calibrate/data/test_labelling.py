@@ -20,9 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 from rich.text import Text
-from typer.testing import CliRunner
 
-from calibrate.cli import app
 from calibrate.cli.frame import terminal as terminal_frame
 from calibrate.cli.frame.people import _page, card, keys, label_by_hand, shares
 from calibrate.correctness.chat_judge import judge_messages
@@ -44,6 +42,7 @@ from guardrail.prompting import PromptWrapping
 from guardrail.specs import identify
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
+from tests.calibrate.commands import run
 
 ROOT = Path(__file__).parents[3]
 
@@ -260,12 +259,6 @@ def labelled_path(labelled: RecordFile, tmp_path: Path) -> Path:
     header = labelled.header.model_copy(update={"correctness": None})
     write_records(path, header, [each.model_copy(update={"correct": None}) for each in labelled.records[:6]])
     return path
-
-
-def run(*arguments: object, keys: str = "", code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(a) for a in arguments], input=keys, env={"COLUMNS": "200"})
-    assert result.exit_code == code, (result.output, result.exception)
-    return " ".join(result.output.replace("\u2502", " ").split())
 
 
 def test_the_command_resumes_and_labels_when_all_is_judged(labelled_path: Path, tmp_path: Path) -> None:

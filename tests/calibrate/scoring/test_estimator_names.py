@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
-from calibrate.cli import app
 from calibrate.correctness import Exact
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.scoring.compute import score_records
@@ -35,6 +33,7 @@ from guardrail.judges import (
 from guardrail.uncertainty import Estimator
 from guardrail.uncertainty import list_estimators as available
 from guardrail.uncertainty import make_estimator as make
+from tests.calibrate.commands import run
 
 JUDGES: tuple[Judge, ...] = (
     ExactJudge(),
@@ -289,12 +288,6 @@ def test_flags_can_be_pasted(key: str, flags: str) -> None:
 
 
 # -- on the command line
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "400"})
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.replace("│", " ").split())
 
 
 def agree(record: Record) -> bool:

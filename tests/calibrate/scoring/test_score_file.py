@@ -26,6 +26,7 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty import unmet_needs
+from tests.calibrate.commands import run
 
 
 def written(path: Path, n: int, samples: int = 10) -> Path:
@@ -248,12 +249,6 @@ def test_only_models_are_cached(tmp_path: Path) -> None:
     assert isinstance(heavy.judge, CachedJudge)
     assert heavy.spec == make("num_sets", judge=Heavy()).spec
     assert with_cache(make("degree", similarity=from_judge(Heavy())), cache).similarity is not None
-
-
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.output
-    return " ".join(result.output.split())
 
 
 def test_all_estimators_and_what_the_others_lack(tmp_path: Path) -> None:
