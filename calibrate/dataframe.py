@@ -26,6 +26,7 @@ from guardrail.uncertainty import Estimator, Scorer
 
 from .correctness import CorrectnessRule, default_rule, label_file, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
+from .data.formats.field_map import ScoreKind
 from .data.formats.names import column_names, read_as, recognised
 from .data.records import RecordFile, read_records, write_records
 from .data.row import RawRow, read_list
@@ -523,7 +524,8 @@ def from_frame(
         if column is not None
     }
     _read_lists(rows, columns.get("samples", ("samples",)))
-    mapped = replace(settings or ImportSettings(), columns=ColumnMap(columns, _scores(score, confidence, certainty)))
+    scores = _scores(score=score, confidence=confidence, certainty=certainty)
+    mapped = replace(settings or ImportSettings(), columns=ColumnMap(columns, scores))
     return _imported(rows, mapped, own_model, items=items)
 
 
@@ -534,19 +536,13 @@ def _read_lists(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
             row[columns[0]] = read_list(cell) or cell
 
 
-def _scores(
-    score: str | ScoreColumn | Sequence[str | ScoreColumn],
-    confidence: str | Sequence[str],
-    certainty: str | Sequence[str],
-) -> tuple[ScoreColumn, ...]:
-    scores = [score] if isinstance(score, str | ScoreColumn) else score
-    confidences = [confidence] if isinstance(confidence, str) else confidence
-    certainties = [certainty] if isinstance(certainty, str) else certainty
-    return (
-        *(ScoreColumn(name=each, column=each) if isinstance(each, str) else each for each in scores),
-        *(ScoreColumn(name=each, column=each, confidence=True) for each in confidences),
-        *(ScoreColumn(name=each, column=each, certain=True) for each in certainties),
-    )
+def _scores(**given: str | ScoreColumn | Sequence[str | ScoreColumn]) -> tuple[ScoreColumn, ...]:
+    """The columns with scores, by what they hold."""
+    scores: list[ScoreColumn] = []
+    for holds, columns in given.items():
+        for column in [columns] if isinstance(columns, str | ScoreColumn) else columns:
+            scores.append(ScoreColumn(column, column, cast(ScoreKind, holds)) if isinstance(column, str) else column)
+    return tuple(scores)
 
 
 def _imported(
@@ -627,7 +623,7 @@ def _mapped(field: str, column: str) -> str:
     if column == "-":
         return f"drop the column {field}"
     if field == "certainty":
-        return f'score=calibrate.ScoreColumn("{name}", "{own}", certain=True)' if name else f'certainty="{own}"'
+        return f'score=calibrate.ScoreColumn("{name}", "{own}", "certainty")' if name else f'certainty="{own}"'
     if field == "score" and name:
         return f'score=calibrate.ScoreColumn("{name}", "{own}")'
     return f"{field}={json.dumps(own.split(',') if ',' in own else own)}"

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -68,7 +68,7 @@ def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> R
     if kind == "csv":
         opened = _table(path)
     elif kind in KINDS:
-        opened = RowSource(_jsonl(path) if kind == "jsonl" else _parquet(path))
+        opened = RowSource(_jsonl(path) if kind == "jsonl" else _arrow(path))
     else:
         raise UsageError(
             f"{path} is not a .jsonl, .json, .csv, .tsv, .xlsx or .parquet file. Name its kind: --format "
@@ -287,16 +287,28 @@ def _written(cell: Any) -> str:
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
 
-def _parquet(path: Path) -> Iterator[RawRow]:
-    parquet = require("pyarrow.parquet", extra="data")
+def _arrow(path: Path) -> Iterator[RawRow]:
+    """Rows of a Parquet file, or of an Arrow stream.
+
+    Raises:
+        RecordError: It is neither.
+    """
     lib = require("pyarrow.lib", extra="data")
+    kind = "an Arrow stream" if path.suffix == ".arrow" else "a Parquet file"
     try:
-        file = parquet.ParquetFile(path)
+        batches = _batches(path)
     except (lib.ArrowInvalid, OSError) as error:
-        raise RecordError(
-            f"{path}: not a Parquet file ({error}). Is it a Git LFS pointer? Download it again."
-        ) from error
-    return _numbered(path, (batch.to_pylist() for batch in file.iter_batches()))
+        raise RecordError(f"{path}: not {kind} ({error}). Is it a Git LFS pointer? Download it again.") from error
+    rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+    return (RawRow(f"{path}:{number}", values) for number, values in enumerate(rows, start=1))
+
+
+def _batches(path: Path) -> Iterable[Any]:
+    if path.suffix == ".arrow":
+        with path.open("rb") as stream, require("pyarrow.ipc", extra="data").open_stream(stream) as reader:
+            return list(reader)
+    batches: Iterable[Any] = require("pyarrow.parquet", extra="data").ParquetFile(path).iter_batches()
+    return batches
 
 
 def _folder(path: Path) -> Iterator[RawRow]:
@@ -322,7 +334,7 @@ def _folder(path: Path) -> Iterator[RawRow]:
     names = sorted({_SHARD.sub("", shard.relative_to(path).with_suffix("").as_posix()) for shard in shards})
     if len(names) > 1:
         raise UsageError(f"{path} holds several splits ({', '.join(names)}). Give the Parquet file of one of them.")
-    return (row for shard in shards for row in _parquet(shard))
+    return (row for shard in shards for row in _arrow(shard))
 
 
 def _saved(path: Path) -> Iterator[RawRow]:
@@ -334,24 +346,6 @@ def _saved(path: Path) -> Iterator[RawRow]:
     if not names:
         raise UsageError(f"{path}/state.json lists no data file. Save the dataset again with `save_to_disk`.")
     return (row for name in names for row in _arrow(path / name))
-
-
-def _arrow(path: Path) -> Iterator[RawRow]:
-    ipc = require("pyarrow.ipc", extra="data")
-    lib = require("pyarrow.lib", extra="data")
-    try:
-        with path.open("rb") as stream, ipc.open_stream(stream) as reader:
-            batches = [batch.to_pylist() for batch in reader]
-    except (lib.ArrowInvalid, OSError) as error:
-        raise RecordError(
-            f"{path}: not an Arrow stream ({error}). Save the dataset again, or copy it again."
-        ) from error
-    return _numbered(path, iter(batches))
-
-
-def _numbered(path: Path, batches: Iterator[list[dict[str, Any]]]) -> Iterator[RawRow]:
-    for number, values in enumerate(chain.from_iterable(batches), start=1):
-        yield RawRow(f"{path}:{number}", values)
 
 
 def _state(path: Path) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def test_a_guard_with_the_logged_model_loads_the_artifact() -> None:
 
 def test_scores_of_ones_own() -> None:
     log = [{**row, "u": i / 100, "sure": 1 - i / 100} for i, row in enumerate(rows())]
-    imported = columns(log, score=["u", ScoreColumn("sure", "sure", confidence=True)]).file
+    imported = columns(log, score=["u", ScoreColumn("sure", "sure", "confidence")]).file
     ours, theirs = (imported.records[7].scores[f"imported:{name}"].value for name in ("u", "sure"))
     assert ours == 0.07
     assert theirs == pytest.approx(0.07)
@@ -281,8 +281,8 @@ def test_the_threshold_is_said_in_the_unit_of_the_column() -> None:
     def fitted(score: str | ScoreColumn) -> CalibrationArtifact:
         return from_frame(frame, question="q", correct="right", score=score).fit(alpha=0.1, rule="acrc")
 
-    of_confidence, of_doubt = fitted(ScoreColumn("c", "sure", confidence=True)), fitted("doubt")
-    of_certainty = fitted(ScoreColumn("c", "sure", certain=True))
+    of_confidence, of_doubt = fitted(ScoreColumn("c", "sure", "confidence")), fitted("doubt")
+    of_certainty = fitted(ScoreColumn("c", "sure", "certainty"))
     lowest = min(c for c in sure if 1 - c <= (of_confidence.threshold or 0))
     assert answer_if(of_confidence) == answer_if(of_certainty) == f"answer if sure >= {lowest:g}"
     assert answer_if(of_doubt) == f"answer if doubt <= {of_doubt.threshold!r}"
@@ -341,7 +341,7 @@ def test_a_confidence_taken_for_an_uncertainty_is_named() -> None:
     assert "Check the score: wrong answers have the lower scores (AUROC 0." in shown
     assert 'from_frame(..., confidence="COLUMN")' in shown
     upright = from_frame(graded, confidence="confidence").fit(alpha=0.3, rule="acrc")
-    as_column = ScoreColumn("confidence", "confidence", confidence=True)
+    as_column = ScoreColumn("confidence", "confidence", "confidence")
     assert from_frame(graded, score=as_column).fit(alpha=0.3, rule="acrc").threshold == upright.threshold
     assert reversed_score(upright) is None
     assert "Check the score" not in describe(upright)

@@ -276,9 +276,9 @@ def _is_nan(value: object) -> bool:
 
 def _stored(row: RawRow, score: ScoreColumn, value: object) -> float | None:
     """The uncertainty that a value is stored as; None for a placeholder: infinite, or lower than any score can be."""
-    if not score.confidence:
+    if score.holds != "confidence":
         number = row.number(score.column, value)
-        return None if math.isinf(number) or number < LEAST_LOGPROB else -number if score.certain else number
+        return None if math.isinf(number) or number < LEAST_LOGPROB else number if score.holds == "score" else -number
     written = str(value).strip()
     percent = written.endswith("%")
     number = row.number(score.column, written.removesuffix("%").strip() if percent else value) / (100 if percent else 1)

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from guardrail.errors import UsageError
 from guardrail.prompting import PromptWrapping
@@ -37,8 +37,9 @@ FIELDS = (
 )
 """Fields a column can be mapped to; a column of the same name needs no mapping."""
 
-SCORES = ("score", "confidence", "certainty")
-"""What a column with a number for each answer can hold."""
+ScoreKind = Literal["score", "confidence", "certainty"]
+SCORES: tuple[ScoreKind, ...] = get_args(ScoreKind)
+"""Kinds of columns with a number for each answer; see `ScoreColumn`."""
 
 _SEVERAL = ("samples", "logprobs", "tokens", "option_scores")
 """Fields that may have several columns."""
@@ -70,16 +71,16 @@ class ScoreColumn:
     Attributes:
         name: Name of the score, without "imported:".
         column: The column.
-        confidence: Whether the column holds a confidence in [0, 1], of which 1 minus it is stored.
-        unit: Unit of the stored value.
-        certain: Whether higher is more certain (a log-probability, a logit), so that the negative is stored.
+        holds: "score" for an uncertainty, which is stored; "confidence" for a number in [0, 1], of which 1 minus it is
+            stored; "certainty" for any other number that is higher where an answer is more certain (a log-probability,
+            a logit), of which the negative is stored.
+        unit: Unit of the stored value; that of a confidence is always a probability.
     """
 
     name: str
     column: str
-    confidence: bool = False
+    holds: ScoreKind = "score"
     unit: Unit = "nats"
-    certain: bool = False
 
     @property
     def key(self) -> str:
@@ -89,10 +90,9 @@ class ScoreColumn:
     @property
     def spec(self) -> EstimatorSpec:
         """The stored specification. No estimator has this name, so the artifact cannot be used at run time."""
-        stored = "1 - value" if self.confidence else "-value" if self.certain else "value"
-        params = {"column": self.column, "stored": stored}
-        unit: Unit = "probability" if self.confidence else self.unit
-        return EstimatorSpec(name=self.key, version=1, unit=unit, params=params)
+        stored = {"score": "value", "confidence": "1 - value", "certainty": "-value"}[self.holds]
+        unit: Unit = "probability" if self.holds == "confidence" else self.unit
+        return EstimatorSpec(name=self.key, version=1, unit=unit, params={"column": self.column, "stored": stored})
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +217,12 @@ _SEPARATE = re.compile(r"""(?:'[^']*'|"[^"]*"|`[^`]*`|\[[^\]]*\]|\([^)]*\)|\{[^}
 """Columns between commas, which in the brackets and quotes of a path do not separate."""
 
 
-def score_column(entry: str, text: str, kind: str) -> ScoreColumn:
-    """The column that NAME:COLUMN, or a column that is its own name, says; ``kind`` is one of `SCORES`."""
+def score_column(entry: str, text: str, holds: str) -> ScoreColumn:
+    """The column that NAME:COLUMN, or a column that is its own name, says; ``holds`` is one of `SCORES`."""
     name, _, column = (part.strip() for part in text.partition(":"))
     if not name or " " in name or "/" in name:
         raise UsageError(f"--map {entry!r}: a score needs a plain name. Write score=NAME:COLUMN.")
-    return ScoreColumn(name, column or name, kind == "confidence", certain=kind == "certainty")
+    return ScoreColumn(name, column or name, cast(ScoreKind, holds))
 
 
 def _refuse_unknown(entry: str, name: str) -> None:

@@ -82,7 +82,7 @@ def read_as(columns: ColumnMap, names: Sequence[str]) -> str:
     said: list[str] = []
     used: set[str] = set()
     for score in columns.scores:
-        direction = "lower" if not score.confidence and not score.certain else "higher"
+        direction = "lower" if score.holds == "score" else "higher"
         said.append(f"score {score.column} ({direction} is more certain)")
         used.add(score.column)
     for holds in FIELDS:

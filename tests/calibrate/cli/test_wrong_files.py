@@ -77,7 +77,7 @@ def test_errors_of_python_name_arguments_of_python() -> None:
         ({**good, "logprobs": "sure"}, "drop the column logprobs"),
         ({"question": "prompt"}, 'confidence="COLUMN" if high is sure, score="COLUMN" if high is unsure'),
         ({"samples": ["gen1", "gen2"]}, 'question="COLUMN"'),
-        ({**good, "question": "prompt", "score": ScoreColumn("c", "gold", confidence=True)}, "confidence"),
+        ({**good, "question": "prompt", "score": ScoreColumn("c", "gold", "confidence")}, "confidence"),
         ({**good, "settings": ImportSettings(system="x")}, "settings=calibrate.ImportSettings(system="),
     )
     for arguments, way_out in calls:
