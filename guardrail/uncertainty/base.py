@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..judges import Entailment, Judge, Similarity
 from ..sampling.follow_ups import SCORE, AnswerScorer, FollowUp
 from ..specs import Clustering, EstimatorSpec
-from ..types import Basis, Missing, SampleSet, Uncertainty, Unit, Unmeasured
+from ..types import Basis, Missing, Sample, SampleSet, Uncertainty, Unit, Unmeasured
 from .alignment import Level, Piece
 from .comparing import Clusters
 
@@ -79,6 +79,13 @@ class Evidence:
     relevance: tuple[tuple[float, ...], ...] = ()
     contradiction: tuple[float, ...] = ()
     members: tuple[float, ...] = ()
+
+    @property
+    def answer(self) -> Sample:
+        """The primary answer; raises `Missing` if there is none."""
+        if self.drawn.primary is None:
+            raise Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer")
+        return self.drawn.primary
 
 
 _LONG = 20_000

@@ -79,19 +79,13 @@ def mean_logprob(sample: Sample) -> float:
     return -nll_of(sample) / len(sample.logprobs or ())
 
 
-def _primary(evidence: Evidence) -> Sample:
-    if evidence.drawn.primary is None:
-        raise Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer")
-    return evidence.drawn.primary
-
-
 def perplexity(evidence: Evidence) -> float:
     """Log-perplexity of the primary answer: -(1/N) sum_i ln p(z_i). Nats per token, in [0, inf).
 
     The logarithm, as in lm-polygraph, not exp of it: the order is the same and it cannot overflow.
     Source: Kadavath et al. 2022.
     """
-    return -mean_logprob(_primary(evidence))
+    return -mean_logprob(evidence.answer)
 
 
 def sequence_nll(evidence: Evidence) -> float:
@@ -101,7 +95,7 @@ def sequence_nll(evidence: Evidence) -> float:
     `perplexity`. Special and end tokens are not in the sum; an answer without tokens is unmeasured, not 0.
     Source: the sequence probability of lm-polygraph ("MSP"), whose sum includes the end token.
     """
-    return nll_of(_primary(evidence))
+    return nll_of(evidence.answer)
 
 
 def length_normalised_entropy(evidence: Evidence) -> float:
@@ -113,8 +107,6 @@ def length_normalised_entropy(evidence: Evidence) -> float:
     untempered model's, so it estimates a cross-entropy unless both are 1.
     """
     means = list(map(mean_logprob, evidence.drawn.samples))
-    if not means:
-        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples")
     return -math.fsum(means) / len(means)
 
 

@@ -93,6 +93,7 @@ def plan_for(
             f"{', '.join(few)} needs at least 2 samples, got n = {n}: one sample cannot disagree with itself. Use "
             "n=10, or compare the sample with the answer (graded_disagreement, primary_disagreement)."
         )
+    asked = [estimator.needs.follow_up for estimator in estimators]
     return SamplingPlan(
         n=n if any(estimator.needs.samples for estimator in estimators) else 0,
         temperature=temperature,
@@ -100,7 +101,7 @@ def plan_for(
         max_tokens=max_tokens,
         stop=tuple(stop),
         logprobs=any(estimator.needs.logprobs for estimator in estimators),
-        follow_ups=tuple(sorted({name for estimator in estimators for name in _asked(estimator)})),
+        follow_ups=tuple(sorted({each.name for each in asked if each is not None})),
         options=tuple(options) if hungry and options is not None else None,
         seed=seed,
         bindings=bindings,
@@ -122,11 +123,6 @@ def check_arguments(estimators: Iterable[Estimator], bindings: Bindings | None) 
     for estimator in expanded(list(estimators)):
         if isinstance(estimator.judge, ToolCallJudge):
             estimator.judge.check(bindings)
-
-
-def _asked(estimator: Estimator) -> set[str]:
-    asked = estimator.needs.follow_up
-    return set() if asked is None else {asked.name}
 
 
 def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str]]:

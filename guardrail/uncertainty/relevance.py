@@ -135,9 +135,7 @@ def answer_word_nll(evidence: Evidence) -> float:
     Source: `sequence_nll`, which Aichberger et al. 2024 (arXiv 2412.15176) derive from a proper score as G-NLL, on
     fewer tokens. The restriction to own words is this library's.
     """
-    primary, question = evidence.drawn.primary, evidence.drawn.question
-    if primary is None:
-        raise Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer")
+    primary, question = evidence.answer, evidence.drawn.question
     if primary.tool_calls:
         raise Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be added")
     extents = words(primary)

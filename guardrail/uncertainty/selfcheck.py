@@ -91,13 +91,11 @@ def selfcheck_ngram(evidence: Evidence) -> float:
     Differences: add-one smoothing (theirs is off by default: infinite for a word that was not counted), words as in
     `normalise` (articles dropped) instead of spaCy tokens, sentences by rule.
     """
-    drawn = evidence.drawn
-    if drawn.primary is None or not drawn.samples:
-        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
-    primary = drawn.primary.comparable
-    counts = Counter(
-        word for text in (primary, *(sample.comparable for sample in drawn.samples)) for word in read(text).words
-    )
+    primary = evidence.answer.comparable
+    others = [sample.comparable for sample in evidence.drawn.samples]
+    if not others:  # a word alone would be as certain as one that all samples repeat
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no sample")
+    counts = Counter(word for text in (primary, *others) for word in read(text).words)
     # T + V: add-one smoothing gives each distinct word one more count.
     total = counts.total() + len(counts)
     # The smallest count is the largest -ln p, so one logarithm for each sentence is enough.
@@ -112,11 +110,8 @@ def support_questions(drawn: SampleSet) -> list[str]:
 
     Equal samples give equal texts, which are asked once.
     """
-    if drawn.primary is None or not drawn.samples:
-        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
+    assert drawn.primary is not None, "a set without an answer is neither asked about nor measured"
     parts = sentences(drawn.primary.comparable)
-    if not parts:
-        raise Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
     texts = [support_question(drawn.question, part, sample.comparable) for part in parts for sample in drawn.samples]
     # Distinct texts, because equal ones are asked once.
     if len(set(texts)) > MAX_QUESTIONS:
