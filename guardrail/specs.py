@@ -150,12 +150,9 @@ class EstimatorSpec(Frozen):
         if self.name.startswith("imported:"):
             return self._limit_of_column(threshold)
         unit = "" if self.unit == "probability" else f" {self.unit}"
-        scorer = "value"
         if self.name.startswith("score:") and self.params.get("higher") == "certain":
-            scorer = "1 - value" if self.unit == "probability" else "- value"
-        if scorer == "value":
-            return f"<= {threshold:.6g}{unit}"
-        return f">= {1 - threshold if scorer == '1 - value' else -threshold:.6g}{unit}"
+            return f">= {1 - threshold if self.unit == 'probability' else -threshold:.6g}{unit}"
+        return f"<= {threshold:.6g}{unit}"
 
     def _limit_of_column(self, threshold: float) -> str:
         """The limit of an imported score, in as many digits as it takes to accept the same rows of the user's table."""

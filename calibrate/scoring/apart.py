@@ -9,14 +9,13 @@ from pathlib import Path
 from guardrail.errors import UsageError
 from guardrail.plain_json import sha256_hex
 from guardrail.sampling.follow_ups import SCORE
-from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator, EstimatorSpec, measure_stream
 from guardrail.uncertainty.combine import COMBINATIONS, FEWEST, Parts, Ranks, ranked_parts
 from guardrail.uncertainty.scorer import TRAINING
 from guardrail.uncertainty.training import Training, hash_of, question_hash
 
 from ..data.record import Record
-from ..data.records import RecordFile, RecordReader
+from ..data.records import RecordFile, RecordHeader, RecordReader
 from ..data.split import Groups
 from ..data.table import RecordTable, table_of
 
@@ -53,17 +52,14 @@ def ranks_from(source: RecordFile | str | Path, estimator: Estimator, key: str) 
         UsageError: Fewer than 300 questions can be ranked, or none would be left.
     """
     if isinstance(source, RecordFile):
-        return _ranks_of(source.header.estimators.get(key), source.header.plan, source.records, estimator)
+        return _ranks_of(source.header, source.records, estimator, key)
     with Path(source).open("rb") as stream:
         reader = RecordReader(Path(source), stream)
-        return _ranks_of(reader.header.estimators.get(key), reader.header.plan, reader, estimator)
+        return _ranks_of(reader.header, reader, estimator, key)
 
 
-def _ranks_of(
-    known: EstimatorSpec | None, plan: SamplingPlan, records: Iterable[Record], estimator: Estimator
-) -> Ranks:
-    parts = ranked_parts(estimator)
-    if known is not None:
+def _ranks_of(header: RecordHeader, records: Iterable[Record], estimator: Estimator, key: str) -> Ranks:
+    if (known := header.estimators.get(key)) is not None:
         stored = Parts.from_stored(known.params)
         if stored.ranks is not None and stored.parts == tuple(part.spec for part in estimator.members):
             return stored.ranks
@@ -74,8 +70,9 @@ def _ranks_of(
             f"{len(drawn)}. Collect more questions (they need no labels), or name a record file that has them: "
             "--ranks-from FILE."
         )
+    parts = ranked_parts(estimator)
     sets = (record.drawn for record in drawn if record.drawn is not None)
-    scores = [[each.value for each in row] for row in measure_stream(sets, parts, plan)]
+    scores = [[each.value for each in row] for row in measure_stream(sets, parts, header.plan)]
     measured = [[value for value in row if value is not None] for row in scores if None not in row]
     if len(measured) < FEWEST:
         raise UsageError(
