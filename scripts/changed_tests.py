@@ -86,7 +86,8 @@ def imports_of(path: Path) -> set[str]:
             words.add(node.value)
     for package in ("guardrail", "calibrate"):
         public = table(f"{package}/__init__.py", "_MODULES")
-        names |= {f"{package}.{module}" for name, module in public.items() if f"{package}.{name}" in names}
+        used = {module for module, listed in public.items() for name in listed.split() if f"{package}.{name}" in names}
+        names |= {f"{package}.{module}" for module in used}
     if any(name.startswith("calibrate.cli") for name in names):
         commands = table("calibrate/cli/frame/app.py", "COMMANDS")
         names |= {f"calibrate.cli.{module}" for name, (module, _) in commands.items() if name in words}
