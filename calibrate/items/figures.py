@@ -19,7 +19,10 @@ from ..rules import RULES
 from ..rules.certificate import interval
 from ..rules.items import AnswerItems
 
-__all__ = ["PathRow", "item_facts", "item_figures", "path_rows", "path_warnings", "paths_table"]
+__all__ = ["PATHS", "PathRow", "item_facts", "item_figures", "path_rows", "path_warnings", "paths_table"]
+
+PATHS = ("path", "items", "wrong", "kept", "wrong among kept")
+"""Heads of `paths_table`."""
 
 
 def item_figures(items: AnswerItems, threshold: float | None, columns: ItemColumns | None = None) -> ItemFigures:

@@ -1,4 +1,4 @@
-"""The content of the report as plain values, without its layout."""
+"""The content of the report as plain values, without its layout: sections with tables, and answers to read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import CALLS, ITEMS_OF_ANSWERS, Nouns, nouns_of
-from guardrail.items.spec import bounds_answers
+from guardrail.describe import CALLS, ITEMS_OF_ANSWERS, Nouns, figures_lines, nouns_of
+from guardrail.items.spec import ItemsSpec, bounds_answers
 from guardrail.judges import distinct_answers
 from guardrail.notebook import Table, percent
 from guardrail.outcome import CERTIFIED
@@ -20,18 +20,25 @@ from guardrail.outcome import CERTIFIED
 from ..data.records import Record
 from ..data.table import table_of
 from ..evaluation.choice import Ranked
-from ..evaluation.label_checks import Merged, Missed, Suspicious, lowest
+from ..evaluation.label_checks import Suspicious, judge_to_look_at, lowest, merged, missed, suspicious
 from ..evaluation.results import FEW_NOTE, Evaluation, EvaluationRow, cells, few
+from ..items.figures import PATHS, path_rows, path_warnings, paths_table
 from ..pipeline import GateCounts, accepted_of
 from ..rules import RULES
+from ..scoring.items import ScoredItems
+from .sentences import second_look
 
 __all__ = [
-    *("Card", "Part", "categories", "contradictions", "headings", "headline", "merged_answers"),
-    *("missed_labels", "reading", "rule_table", "score_table"),
+    *("Card", "Line", "Part", "Section", "categories", "contradictions", "headings", "headline", "item_cards"),
+    *("item_sections", "label_sections", "reading", "rule_table", "score_table"),
 ]
 
 NO_RULE = "none"
 """Name of the row without a rule."""
+MOST_ROWS = 8
+"""Answers in a table of labels to look at, of each kind."""
+MOST_CARDS = 12
+"""Answers with items to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +57,42 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """One answer to read."""
+class Section:
+    """A heading, sentences and a table.
 
-    id: str
-    group: str | None
+    Attributes:
+        heading: Above them.
+        texts: Sentences.
+        table: Below these.
+        warnings: Sentences that are marked.
+    """
+
+    heading: str
+    texts: Sequence[str]
+    table: Table
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A named text of a card: ``tone`` is "right", "wrong" or "held"; ``note`` stands behind it in small print."""
+
+    name: str
+    text: str
+    tone: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One answer to read: the question, lines about the answer, and where it is from."""
+
     question: str
-    options: tuple[tuple[str, str], ...]
-    answer: str
-    references: tuple[str, ...]
-    uncertainty: str
-    samples: tuple[tuple[str, str], ...]
-    """Distinct sampled answers with their share, most frequent first."""
+    lines: Sequence[Line]
+    source: str = ""
+
+
+# -- Figures -----------------------------------------------------------------------------------------------------------
 
 
 def headings(artifact: CalibrationArtifact) -> tuple[str, str, str]:
@@ -102,130 +133,54 @@ def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rul
         artifact: Its rule is marked.
         all_rules: All, the most accepting first; or the rule in use, the certificate and none.
     """
-    own = artifact.outcome.rule
+    own, nouns, base = artifact.outcome.rule, nouns_of(artifact), evaluation.base_error
     rows = sorted(
         (row for row in evaluation.rows if row.alpha == artifact.alpha), key=lambda row: -row.acceptance.value
     )
-    base = evaluation.base_error
     above = "100" if base > artifact.alpha else "0"
-    nouns = nouns_of(artifact)
     accepted, right = nouns.accepted, "right answers given"
     if nouns is ITEMS_OF_ANSWERS:
         right = "right items kept"
     without = (NO_RULE, "100", f"{100 * base:.1f}", "100", "-", above, "0", f"none: everything is {accepted}")
     if all_rules:
-        shown, listed = rows, [without, *map(_rule, rows)]
+        listed = [without, *map(_rule, rows)]
     else:
-        shown = sorted((row for row in rows if row.rule in (own, CERTIFIED)), key=lambda row: row.rule != own)
-        listed = [*map(_rule, shown), without]
+        rows = sorted((row for row in rows if row.rule in (own, CERTIFIED)), key=lambda row: row.rule != own)
+        listed = [*map(_rule, rows), without]
     return Table(
         heads=(
             *("rule", accepted, f"wrong among {accepted}", right),
             *("splits over target, test part (reads high)", "splits over target, all questions (reads low)"),
             *("splits without an answer", "promise"),
         ),
-        rows=tuple(listed),
+        rows=listed,
         prose=("promise",),
         chosen=next((place for place, (name, *_) in enumerate(listed) if name == own), None),
-        note=FEW_NOTE if any(few(row.n_feasible) for row in shown) else "",
+        note=FEW_NOTE if any(few(row.n_feasible) for row in rows) else "",
     )
 
 
 def _rule(row: EvaluationRow) -> tuple[str, ...]:
-    return (row.rule, *cells(row, ("given", "pooled", "right", "above", "all", "none")), _promise(row))
+    promise = "rule of your own"
+    if (rule := RULES.get(row.rule)) is not None:
+        sure = f", {percent(1 - row.delta)} sure" if rule.certifies and row.delta is not None else ""
+        promise = rule.promise + sure
+    return (row.rule, *cells(row, ("given", "pooled", "right", "above", "all", "none")), promise)
 
 
 def score_table(ranking: Sequence[Ranked], chosen: str) -> Table:
     """Scores with AUROC, the highest AUROC first; the chosen one is marked."""
-    return Table(
-        heads=("score", "AUROC", "95 % interval", "not measured"),
-        rows=tuple(
-            (
-                ranked.estimator,
-                f"{ranked.auroc.value:.3f}",
-                f"{ranked.auroc.low:.3f} to {ranked.auroc.high:.3f}",
-                str(ranked.n_unmeasured),
-            )
-            for ranked in ranking
-        ),
-        chosen=next((place for place, ranked in enumerate(ranking) if ranked.estimator == chosen), None),
-    )
-
-
-def reading(
-    artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, limit: int = 6
-) -> tuple[list[Card], list[Card]]:
-    """Answers worth reading: certain mistakes that are accepted, and right answers that are held back.
-
-    Both most certain first. When nothing is accepted: the most certain mistakes and right answers of all.
-    """
-    values, label, accepted = (
-        table_of(records).scores(estimator),
-        table_of(records).labels(),  # an undecided answer is no certain mistake to read
-        accepted_of(artifact, records, estimator),
-    )
-    all_of_them = np.array(not artifact.outcome.n_accepted)
-
-    def pick(among: NDArray[np.bool_]) -> list[Card]:
-        lowest_scores = lowest(records, among & ~np.isnan(values), values, limit)
-        return [_card(record, artifact, value) for value, record in lowest_scores]
-
-    return pick((label == 0) & (accepted | all_of_them)), pick((label == 1) & (~accepted | all_of_them))
-
-
-def contradictions(looked: Mapping[str, Suspicious], estimator: str, most: int = 8) -> Table:
-    """Labels that contradict an extreme score, by the name of their part; wrong ones first."""
-    return Table(
-        heads=("part", "labelled", *_ANSWER),
-        rows=tuple(
-            (part, label, *_answer(record, estimator))
-            for part, suspicious in looked.items()
-            for label, some in (("wrong", suspicious.wrong), ("right", suspicious.right))
-            for record in some[:most]
-        ),
-        prose=_TEXTS,
-    )
-
-
-def missed_labels(missed: Missed, estimator: str, most: int = 8) -> Table:
-    """Answers labelled wrong although they contain a reference."""
-    rows = tuple(_answer(record, estimator) for record in missed.records[:most])
-    return Table(_ANSWER, rows, prose=_TEXTS)
-
-
-def merged_answers(merges: Merged, most: int = 8) -> Table:
-    """Wrong answers that the judge takes for right ones."""
-    heads = ("wrong answer", "reference", "id")
-    rows = tuple((_cut(answer), _cut(reference), name) for name, answer, reference in merges.pairs[:most])
-    return Table(heads, rows, prose=heads)
-
-
-_TEXTS = ("question", "answer", "reference")
-_ANSWER = (*_TEXTS, "score", "id")
-_BEFORE = 30
-"""Characters that are shown before the first difference of two long texts."""
-
-
-def _answer(record: Record, estimator: str) -> tuple[str, ...]:
-    score = record.scores[estimator].value if estimator in record.scores else None
-    answer, reference = _apart(record.shown_answer, " / ".join(record.references))
-    return (
-        _cut(record.question),
-        _cut(answer or "(imported without the answer)"),
-        _cut(reference or "(not on file)"),
-        "-" if score is None else f"{score:.3g}",
-        record.id,
-    )
-
-
-def _apart(answer: str | None, reference: str) -> tuple[str, str]:
-    """Both texts; from shortly before they differ, if they would look alike once they are cut, as long calls do."""
-    answer = answer or ""
-    if answer == reference or _cut(answer) != _cut(reference):
-        return answer, reference
-    pairs = zip_longest(answer, reference)
-    start = next(place for place, (ours, theirs) in enumerate(pairs) if ours != theirs) - _BEFORE
-    return f"... {answer[start:]}", f"... {reference[start:]}"
+    rows = [
+        (
+            ranked.estimator,
+            f"{ranked.auroc.value:.3f}",
+            f"{ranked.auroc.low:.3f} to {ranked.auroc.high:.3f}",
+            str(ranked.n_unmeasured),
+        )
+        for ranked in ranking
+    ]
+    place = next((place for place, (name, *_) in enumerate(rows) if name == chosen), None)
+    return Table(("score", "AUROC", "95 % interval", "not measured"), rows, chosen=place)
 
 
 def categories(artifact: CalibrationArtifact, parts: Sequence[Part], estimator: str, most: int = 20) -> list[Table]:
@@ -243,7 +198,7 @@ def categories(artifact: CalibrationArtifact, parts: Sequence[Part], estimator: 
     return [
         Table(
             heads=(part.name, "questions", "wrong without the gate", "answered", "wrong among answered"),
-            rows=tuple((name, *_category(*counts.get(name, (0, 0, 0, 0)))) for name in names),
+            rows=[(name, *_category(*counts.get(name, (0, 0, 0, 0)))) for name in names],
         )
         for part, counts in zip(parts, counted, strict=True)
     ]
@@ -272,41 +227,163 @@ def _category(n: int, wrong: int, accepted: int, wrong_accepted: int) -> tuple[s
     return str(n), percent(wrong / n), percent(accepted / n), among
 
 
-def _card(record: Record, artifact: CalibrationArtifact, value: float) -> Card:
-    unit = " nats" if artifact.estimator.unit == "nats" else ""
-    return Card(
-        id=record.id,
-        group=record.group,
-        question=record.in_words,
-        options=tuple((label, text) for label, text in (record.options or {}).items() if label != text),
-        answer="(imported without the answer)" if record.shown_answer is None else record.shown_answer,
-        references=record.references,
-        uncertainty=f"{value:.3g}{unit}",
-        samples=_shares(record),
+# -- Labels to look at -------------------------------------------------------------------------------------------------
+
+_PROSE = ("question", "answer", "reference")
+_ANSWER = (*_PROSE, "score", "id")
+_BEFORE = 30
+"""Characters that are shown before the first difference of two long texts."""
+
+
+def label_sections(artifact: CalibrationArtifact, parts: Sequence[Part], estimator: str) -> Iterator[Section]:
+    """Labels and merges worth a second look; the rules and the judge are looked at on the calibration part."""
+    looked = {part.name: suspicious(part.records, estimator) for part in parts}
+    texts = [f"{name.capitalize()}: {text}" for name, some in looked.items() if (text := second_look(some)) is not None]
+    if texts:
+        yield Section(
+            "Labels worth a second look",
+            (*texts, "The most extreme of each kind:"),
+            contradictions(looked, estimator),
+        )
+    fitted = parts[0].records
+    if (misses := missed(fitted, artifact.correctness.name)) is not None:
+        text = (
+            f"{len(misses.records)} of the {misses.n_wrong} answers labelled wrong. If such answers are right, label "
+            f"again with rule {misses.rule}: `calibrate label RECORDS --rule {misses.rule}`. Some of them:"
+        )
+        rows = [_answer(record, estimator) for record in misses.records[:MOST_ROWS]]
+        heading = "Labelled wrong, although the answer contains the reference"
+        yield Section(heading, (text,), Table(_ANSWER, rows, prose=_PROSE))
+    if (merges := merged(fitted, judge_to_look_at(artifact.estimator.judge))) is not None:
+        text = (
+            f"The judge {merges.judge} takes {len(merges.pairs)} of {merges.n_wrong} wrong answers for a reference, so "
+            "such an answer agrees with right ones. A judge that asks a model: `calibrate score RECORDS --judge "
+            "'chat(model=MODEL)'`."
+        )
+        heads = ("wrong answer", "reference", "id")
+        pairs = [(_cut(answer), _cut(reference), name) for name, answer, reference in merges.pairs[:MOST_ROWS]]
+        yield Section("Wrong answers that the judge takes for right ones", (text,), Table(heads, pairs, prose=heads))
+
+
+def contradictions(looked: Mapping[str, Suspicious], estimator: str) -> Table:
+    """Labels that contradict an extreme score, by the name of their part; wrong ones first."""
+    rows = [
+        (part, label, *_answer(record, estimator))
+        for part, some in looked.items()
+        for label, records in (("wrong", some.wrong), ("right", some.right))
+        for record in records[:MOST_ROWS]
+    ]
+    return Table(("part", "labelled", *_ANSWER), rows, prose=_PROSE)
+
+
+def _answer(record: Record, estimator: str) -> tuple[str, ...]:
+    score = record.scores[estimator].value if estimator in record.scores else None
+    answer, reference = _apart(record.shown_answer, " / ".join(record.references))
+    return (
+        _cut(record.question),
+        _cut(answer or "(imported without the answer)"),
+        _cut(reference or "(not on file)"),
+        "-" if score is None else f"{score:.3g}",
+        record.id,
     )
 
 
-def _shares(record: Record, most: int = 5) -> tuple[tuple[str, str], ...]:
-    if record.drawn is None:
-        return ()
-    if not record.drawn.samples:
-        return tuple((label, percent(share, 0)) for label, share in _options(record) if share >= 0.005)[:most]
-    texts = [sample.comparable for sample in record.drawn.samples]
-    return tuple((_cut(text), f"{count} of {len(texts)}") for text, count in distinct_answers(texts)[:most])
+def _apart(answer: str | None, reference: str) -> tuple[str, str]:
+    """Both texts; from shortly before they differ, if they would look alike once they are cut, as long calls do."""
+    answer = answer or ""
+    if answer == reference or _cut(answer) != _cut(reference):
+        return answer, reference
+    pairs = zip_longest(answer, reference)
+    start = next(place for place, (ours, theirs) in enumerate(pairs) if ours != theirs) - _BEFORE
+    return f"... {answer[start:]}", f"... {reference[start:]}"
 
 
 def _cut(text: str, longest: int = 120) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "\u2026"
 
 
-def _options(record: Record) -> Sequence[tuple[str, float]]:
-    assert record.drawn is not None
-    return () if record.drawn.options is None else record.drawn.options.shares()
+# -- Answers to read ---------------------------------------------------------------------------------------------------
 
 
-def _promise(row: EvaluationRow) -> str:
-    if row.rule not in RULES:
-        return "rule of your own"
-    rule = RULES[row.rule]
-    sure = f", {percent(1 - row.delta)} sure" if rule.certifies and row.delta is not None else ""
-    return rule.promise + sure
+def reading(
+    artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, limit: int = 6
+) -> tuple[list[Card], list[Card]]:
+    """Answers worth reading: certain mistakes that are accepted, and right answers that are held back.
+
+    Both most certain first. When nothing is accepted: the most certain mistakes and right answers of all.
+    """
+    table, accepted = table_of(records), accepted_of(artifact, records, estimator)
+    values, label = table.scores(estimator), table.labels()  # an undecided answer is no certain mistake to read
+    all_of_them = np.array(not artifact.outcome.n_accepted)
+
+    def pick(among: NDArray[np.bool_], tone: str) -> list[Card]:
+        certain = lowest(records, among & ~np.isnan(values), values, limit)
+        return [_card(record, artifact, value, tone) for value, record in certain]
+
+    return (
+        pick((label == 0) & (accepted | all_of_them), "wrong"),
+        pick((label == 1) & (~accepted | all_of_them), "right"),
+    )
+
+
+def _card(record: Record, artifact: CalibrationArtifact, value: float, tone: str) -> Card:
+    unit = " nats" if artifact.estimator.unit == "nats" else ""
+    answer = "(imported without the answer)" if record.shown_answer is None else record.shown_answer
+    lines = [Line(label, text) for label, text in (record.options or {}).items() if label != text]
+    lines += [
+        Line("answer", answer, tone),
+        Line("reference", " / ".join(record.references) or "(not on file)"),
+        Line("score", f"{value:.3g}{unit}"),
+    ]
+    if shares := _shares(record):
+        lines.append(Line("said", "; ".join(f"{text} ({share})" for text, share in shares)))
+    return Card(record.in_words, lines, " · ".join(filter(None, (record.id, record.group))))
+
+
+def _shares(record: Record, most: int = 5) -> list[tuple[str, str]]:
+    """Distinct sampled answers, or options, with their share; the most frequent first."""
+    if record.drawn is None:
+        return []
+    if not record.drawn.samples:
+        options = () if record.drawn.options is None else record.drawn.options.shares()
+        return [(label, percent(share, 0)) for label, share in options if share >= 0.005][:most]
+    texts = [sample.comparable for sample in record.drawn.samples]
+    return [(_cut(text), f"{count} of {len(texts)}") for text, count in distinct_answers(texts)[:most]]
+
+
+# -- Gates of items ----------------------------------------------------------------------------------------------------
+
+
+def item_sections(artifact: CalibrationArtifact, parts: Sequence[Part]) -> Iterator[Section]:
+    """Counts by path of each part, the test part first."""
+    for part in reversed(parts):
+        scored = ScoredItems.of(table_of(part.records), ItemsSpec.of(artifact.estimator))
+        rows = path_rows(scored.items, artifact.threshold, scored.columns)
+        yield Section(
+            f"Items, {part.name}",
+            figures_lines(part.counts.items or artifact.items, artifact.outcome.rule),
+            Table(PATHS, paths_table(rows), prose=PATHS[:1]),
+            path_warnings(artifact, rows),
+        )
+
+
+def item_cards(artifact: CalibrationArtifact, part: Part) -> list[Card]:
+    """Answers with their items, chosen evenly over a part, not by hand."""
+    scored = ScoredItems.of(table_of(part.records), ItemsSpec.of(artifact.estimator))
+    kept = iter(scored.items.kept(artifact.threshold).tolist())
+    every = [Card(record.question, list(_items(record, kept))) for record in scored.records]
+    return every[:: max(1, len(every) // MOST_CARDS)][:MOST_CARDS]
+
+
+def _items(record: Record, kept: Iterator[bool]) -> Iterator[Line]:
+    labels = () if record.item_labels is None else record.item_labels.right
+    for item, label in zip(record.items or (), labels, strict=True):
+        is_kept = next(kept)
+        notes = (
+            "" if is_kept else "held back",
+            "not measured" if item.uncertainty is None else f"{item.uncertainty:.2g}",
+            {True: "", False: "wrong", None: "undecided"}[label],
+        )
+        text = "(left out)" if item.absent else item.text
+        tone = "held" if not is_kept else "wrong" if label is False else ""
+        yield Line(item.path, text, tone, ", ".join(filter(None, notes)))

@@ -23,7 +23,6 @@ from ..data.table import table_of
 from ..evaluation.audit import audit
 from ..evaluation.choice import Ranked, rank_estimators
 from ..evaluation.evaluate import RuleSpec, evaluate
-from ..evaluation.label_checks import judge_to_look_at, merged, missed, suspicious
 from ..evaluation.promise_test import ALONE, Audit
 from ..evaluation.results import Evaluation
 from ..pipeline import at_calibration, calibration_part, without
@@ -33,17 +32,16 @@ from . import sentences
 from .content import (
     Part,
     categories,
-    contradictions,
     headings,
     headline,
-    merged_answers,
-    missed_labels,
+    item_cards,
+    item_sections,
+    label_sections,
     reading,
     rule_table,
     score_table,
 )
 from .figures import Figure, Items, across_alpha, risk_coverage, score_histogram
-from .items import item_sections
 
 __all__ = ["Parts", "compare_rules", "parts_of", "sweep", "write_report"]
 
@@ -63,47 +61,44 @@ def compare_rules(
 
     Give it the calibration records only: a test part may be of another kind, and is never mixed with them.
     """
+    own, delta = artifact.outcome.rule, artifact.outcome.delta
+    rules: list[RuleSpec] = list(compared_rules())
+    if own in RULES:
+        others = [name for name in compared_rules(RULES[own].unit) if name != own]
+        rules = [own if delta is None else (own, {"delta": delta}), *others]
+    return _evaluated(artifact, records, estimator, rules, [artifact.alpha], splits, progress)
+
+
+def sweep(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, *, splits: int) -> Evaluation:
+    """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
+    own = artifact.outcome.rule
+    usual = PLANNED[RULES[own].unit if own in RULES else "answer"][0]
+    rules = dict.fromkeys(name for name in (own, usual) if name in RULES)
+    alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
+    return _evaluated(artifact, records, estimator, [*rules], [alpha for alpha in alphas if alpha < 1], splits)
+
+
+def _evaluated(
+    artifact: CalibrationArtifact,
+    records: Sequence[Record],
+    estimator: str,
+    rules: Sequence[RuleSpec],
+    alphas: Sequence[float],
+    splits: int,
+    progress: Progress = silent,
+) -> Evaluation:
+    """Rules on random halves of the records."""
     pool = units_of(records, estimator, groups=artifact.calibration.group is not None, spec=artifact.estimator)
     return evaluate(
         pool.u,
         pool.wrong,
-        rules=_compared(artifact),
-        alphas=[artifact.alpha],
+        rules=rules,
+        alphas=alphas,
         n_calibration=pool.n // 2,
         splits=splits,
         groups=pool.group,
         cap=pool.cap,
         progress=progress,
-    )
-
-
-def _compared(artifact: CalibrationArtifact) -> list[RuleSpec]:
-    own, delta = artifact.outcome.rule, artifact.outcome.delta
-    if own not in RULES:
-        return list(compared_rules())
-    spec: RuleSpec = own if delta is None else (own, {"delta": delta})
-    return [spec, *(name for name in compared_rules(RULES[own].unit) if name != own)]
-
-
-def sweep(
-    artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, evaluation: Evaluation
-) -> Evaluation:
-    """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
-    pool = units_of(records, estimator, groups=artifact.calibration.group is not None, spec=artifact.estimator)
-    own = RULES.get(artifact.outcome.rule)
-    names = [artifact.outcome.rule, PLANNED["answer" if own is None else own.unit][0]]
-    names = [name for name in names if name in RULES]
-    alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
-    return evaluate(
-        pool.u,
-        pool.wrong,
-        rules=list(dict.fromkeys(names)),
-        alphas=[alpha for alpha in alphas if alpha < 1],
-        n_calibration=evaluation.n_calibration,
-        splits=evaluation.splits,
-        seed=evaluation.seed,
-        groups=pool.group,
-        cap=pool.cap,
     )
 
 
@@ -151,18 +146,16 @@ def write_report(
     figures, evaluation = _figures(artifact, split.test, estimator), None
     if splits:
         evaluation = compare_rules(artifact, split.fitted, estimator, splits=splits, progress=progress)
-        rows = sweep(artifact, split.fitted, estimator, evaluation).rows
-        base, nouns = evaluation.base_error, nouns_of(artifact)
-        figures["alphas"] = across_alpha({"": rows}, alpha=artifact.alpha, base_error=base, nouns=nouns)
+        rows, base = sweep(artifact, split.fitted, estimator, splits=splits).rows, evaluation.base_error
+        figures["alphas"] = across_alpha({"": rows}, alpha=artifact.alpha, base_error=base, nouns=nouns_of(artifact))
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path]
     for name, figure in figures.items():
-        target = path.with_name(f"{path.stem}-{name}.png")
-        target.write_bytes(figure.png)
-        written.append(target)
+        written.append(path.with_name(f"{path.stem}-{name}.png"))
+        written[-1].write_bytes(figure.png)
     context = {
         **_verdict(artifact, audited, alone),
-        **_tables(artifact, parts, estimator, evaluation),
+        **_evidence(artifact, parts, estimator, evaluation),
         "figures": figures,
         "commands": commands,
         "extra": sentences.not_fitted_on(split.n_left_out, 0 if test else len(split.test)),
@@ -173,12 +166,13 @@ def write_report(
 
 def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> dict[str, Any]:
     """What the page says first: the verdict, the promise and its limits, and what to do next."""
+    nouns = nouns_of(artifact)
     return {
         "artifact": artifact,
         "standing": sentences.standing(artifact, test),
         "good": artifact.outcome.n_accepted > 0,
-        "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact), nouns_of(artifact)),
-        "nouns": nouns_of(artifact),
+        "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact), nouns),
+        "nouns": nouns,
         "lines": summary(artifact),
         "open_gate": warning(artifact),
         "useless": unguardable(artifact),
@@ -192,38 +186,24 @@ def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> d
     }
 
 
-def _tables(
-    artifact: CalibrationArtifact,
-    parts: Sequence[Part],
-    estimator: str,
-    evaluation: Evaluation | None,
+def _evidence(
+    artifact: CalibrationArtifact, parts: Sequence[Part], estimator: str, evaluation: Evaluation | None
 ) -> dict[str, Any]:
     """The tables of the page, and the answers to read."""
-    fitted = parts[0].records
-    looked = {part.name: suspicious(part.records, estimator) for part in parts}
-    misses = missed(fitted, artifact.correctness.name)
-    merges = merged(fitted, judge_to_look_at(artifact.estimator.judge))
-    ranking = _ranking(artifact, fitted)
+    scores, items, rules = _ranking(artifact, parts[0].records), artifact.items is not None, {}
+    if evaluation is not None:
+        rules = {each: rule_table(evaluation, artifact, all_rules=each) for each in (False, True)}
     return {
-        "items": None if artifact.items is None else item_sections(artifact, parts),
         "headline": headline(parts, nouns_of(artifact)),
         "heads": headings(artifact),
-        "reading": [(part.name, *reading(artifact, part.records, estimator)) for part in reversed(parts)],
         "evaluation": evaluation,
-        "rules": None if evaluation is None else rule_table(evaluation, artifact, all_rules=False),
-        "all_rules": None if evaluation is None else rule_table(evaluation, artifact, all_rules=True),
+        "rules": rules,
         "categories": categories(artifact, parts, estimator),
-        "scores": score_table(ranking, estimator) if ranking else None,
-        "second_look": [
-            f"{name.capitalize()}: {text}"
-            for name, suspects in looked.items()
-            if (text := sentences.second_look(suspects)) is not None
-        ],
-        "looked": contradictions(looked, estimator),
-        "missed": misses,
-        "missed_labels": None if misses is None else missed_labels(misses, estimator),
-        "merges": merges,
-        "merged": None if merges is None else merged_answers(merges),
+        "scores": score_table(scores, estimator) if scores else None,
+        "items": list(item_sections(artifact, parts)) if items else [],
+        "item_cards": item_cards(artifact, parts[-1]) if items else [],
+        "reading": [(part.name, *reading(artifact, part.records, estimator)) for part in reversed(parts)],
+        "labels": list(label_sections(artifact, parts, estimator)),
     }
 
 

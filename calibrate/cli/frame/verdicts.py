@@ -20,7 +20,7 @@ from ...data.records import Record
 from ...data.table import table_of
 from ...evaluation.choice import Chosen
 from ...evaluation.promise_test import Audit
-from ...items.figures import path_rows, path_warnings, paths_table
+from ...items.figures import PATHS, path_rows, path_warnings, paths_table
 from ...report.content import score_table
 from ...report.sentences import MOST_WARNINGS, Found, VerdictText, verdict_text
 from ...scoring.items import ScoredItems
@@ -178,7 +178,7 @@ def print_paths(artifact: CalibrationArtifact, records: Sequence[Record]) -> Non
     scored = ScoredItems.of(table_of(records), ItemsSpec.of(artifact.estimator))
     rows = path_rows(scored.items, artifact.threshold, scored.columns)
     if len(rows) > 1:
-        console.print(table("Items by path", ("path", "items", "wrong", "kept", "wrong among kept"), paths_table(rows)))
+        console.print(table("Items by path", PATHS, paths_table(rows)))
     for line in path_warnings(artifact, rows):
         print_line(line, "yellow")
 

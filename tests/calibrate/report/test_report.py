@@ -134,7 +134,7 @@ def test_foreign_text_is_escaped(labelled: RecordFile, tmp_path: Path) -> None:
 def test_the_sweep_takes_the_splits_of_the_comparison(labelled: RecordFile) -> None:
     artifact = fit_artifact(labelled, score=KEY, alpha=0.2, rule="lec")
     compared = compare_rules(artifact, labelled.records, KEY, splits=4)
-    swept = sweep(artifact, labelled.records, KEY, compared)
+    swept = sweep(artifact, labelled.records, KEY, splits=4)
     assert list(dict.fromkeys(row.rule for row in swept.rows)) == ["lec", "certified"]
     assert sorted({row.alpha for row in swept.rows}) == [0.1, 0.15, 0.2, 0.25, 0.3, 0.4]
     same = {row.rule: row for row in compared.rows}
