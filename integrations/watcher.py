@@ -83,10 +83,18 @@ class ObserveQueue:
         most: Answers that wait; when so many do, the newest is dropped.
         at_once: Answers that are measured at once.
         most_bytes: Bytes of answers that wait or are measured; a newer one is dropped; None for no limit.
+        report: Is told of each count: "observations" and a field of `Observed`, or "observations_dropped" and a cause.
     """
 
-    def __init__(self, *, most: int = MOST, at_once: int = AT_ONCE, most_bytes: int | None = None) -> None:
-        self._most, self._at_once, self._most_bytes = most, at_once, most_bytes
+    def __init__(
+        self,
+        *,
+        most: int = MOST,
+        at_once: int = AT_ONCE,
+        most_bytes: int | None = None,
+        report: Callable[[str, str], None] = lambda name, label: None,
+    ) -> None:
+        self._most, self._at_once, self._most_bytes, self._report = most, at_once, most_bytes, report
         self._waiting: queue.Queue[tuple[Callable[[], str], int]] = queue.Queue(most)
         self._bytes = 0
         self._counts: Counter[str] = Counter()
@@ -107,11 +115,14 @@ class ObserveQueue:
         """Count an answer under fields of `Observed`."""
         with self._lock:
             self._counts.update(fates)
+        for fate in fates:
+            self._report("observations", fate)
 
     def drop(self, cause: str) -> None:
         """Count an answer that was chosen and is lost."""
         with self._lock:
             self._dropped[cause] += 1
+        self._report("observations_dropped", cause)
 
     def offer(self, measure: Callable[[], str], size: int = 0) -> bool:
         """Measure an answer later.

@@ -90,7 +90,7 @@ class ServedAlias:
         health: Health,
     ) -> None:
         self.name, self.config, self._aliases, self._draws, self._store = name, config, aliases, draws, store
-        self._metrics, self._health = metrics, health
+        self.metrics, self._health = metrics, health
         self._observers = metrics.observers(mode=config.mode, model=name)
         self.upstream = config.upstream[0]
         """The endpoint; the first one of a cascade."""
@@ -194,7 +194,7 @@ class ServedAlias:
 
     def _changed(self, change: Change, new: bool) -> None:
         """Count a reply of another model than the pinned one, and report a new value once."""
-        self._metrics.count("upstream_changed", self.name, change.field)
+        self.metrics.count("upstream_changed", self.name, change.field)
         if new:
             text = f"the upstream's {change.text}. Calibrate again on the model that answers now, or correct the pin"
             self._health.warn(self.name, f"model_changed:{change.field}:{change.seen}", text, again=math.inf)

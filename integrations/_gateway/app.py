@@ -102,10 +102,7 @@ class Gateway:
     def __init__(self, config: Config | str | Path) -> None:
         self._path = None if isinstance(config, Config) else Path(config)
         self.config = config if isinstance(config, Config) else load_config(config)
-        self.metrics = Metrics(
-            lambda: {name: (alias.queue.observed, alias.reasons) for name, alias in self.observing.items()},
-            lambda: self._draws.evicted,
-        )
+        self.metrics = Metrics(lambda: self._draws.evicted)
         self.health = Health()
         self._stops_at: float | None = None
         self._stale: str | None = None

@@ -14,48 +14,38 @@ from guardrail.guard.observers import Observer
 from guardrail.verdict import Verdict
 
 from ..telemetry import INSTRUMENTS, Telemetry, caller, measurements
-from ..watcher import Observed
 
 __all__ = ["Metrics"]
 
-FATES = ("served", "chosen", "accepted", "abstained", "unmeasured", "not_comparable", "collected")
 COUNTED = {
     "passed_through": ("Requests passed through without a verdict.", ("model", "path")),
     "upstream_changed": ("Fields of replies that differ from the pin.", ("model", "field")),
     "canary_questions": ("Questions of the canary.", ("model", "outcome")),
     "http_requests": ("Requests.", ("route", "status")),
-}
-"""Counters with their labels."""
-READ: dict[str, tuple[str, tuple[str, ...]]] = {
     "observations": ("Answers passed through.", ("model", "fate")),
     "observations_dropped": ("Chosen answers that were lost.", ("model", "cause")),
     "observations_missed": ("Answers that were not measured.", ("model", "fate", "reason")),
-    "draws_evicted": ("Remembered pieces of draws that made room too early.", ()),
 }
-"""Counters that are read when Prometheus asks."""
+"""Counters with their labels."""
 SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "canary_alarm": ("1 while the canary finds its questions answered otherwise than at first.", ("model",)),
     "configuration_stale": ("1 while a reload has failed and the former configuration serves.", ()),
 }
 """Gauges with their labels."""
 
-Counts = Mapping[str, tuple[Observed, Mapping[tuple[str, str], int]]]
-"""Of each observing alias: its answers, and the number of those that were not measured by count and reason."""
-
 
 class Metrics:
     """Counters of one gateway. Verdicts have the instruments of `integrations.telemetry`, as with OpenTelemetry.
 
     Args:
-        observing: The observing aliases by name, whose counts are read when Prometheus asks.
         evicted: The number of remembered pieces of draws that made room before their time was over.
     """
 
-    def __init__(self, observing: Callable[[], Counts], evicted: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, evicted: Callable[[], int] = lambda: 0) -> None:
         self._client = client = require("prometheus_client", extra="serve")
         self._family = require("prometheus_client.core", extra="serve").CounterMetricFamily
         self._registry = own = client.CollectorRegistry()
-        self._observing, self._evicted = observing, evicted
+        self._evicted = evicted
         try:
             self._traces = bool(require("opentelemetry.trace", extra="otel"))
         except MissingDependencyError:
@@ -73,19 +63,9 @@ class Metrics:
                 self._made[name] = made(f"guardrail_{name}", text, names, registry=own)
 
     def collect(self) -> Iterator[Any]:
-        """Counts of the observing aliases and of the memory, for Prometheus."""
-        fates, dropped, missed, evicted = (
-            self._family(f"guardrail_{name}", text, labels=labels) for name, (text, labels) in READ.items()
-        )
-        for model, (row, reasons) in self._observing().items():
-            for fate in FATES:
-                fates.add_metric((model, fate), getattr(row, fate))
-            for cause, number in row.dropped.items():
-                dropped.add_metric((model, cause), number)
-            for why, number in reasons.items():
-                missed.add_metric((model, *why), number)
-        evicted.add_metric((), self._evicted())
-        yield from (fates, dropped, missed, evicted)
+        """The count that the memory of draws keeps itself, for Prometheus."""
+        text = "Remembered pieces of draws that made room too early."
+        yield self._family("guardrail_draws_evicted", text, value=self._evicted())
 
     def observers(self, *, mode: Literal["guard", "observe"], model: str) -> list[Observer]:
         """The observers that count the verdicts of an alias; with the extra ``otel``, OpenTelemetry's too."""

@@ -76,7 +76,12 @@ class Observing:
             refuse_majority(alias.plan, f"observe the answers of models.{alias.name}")
         limits = self._settings = alias.config.observe
         self._prompt = limits.prompt if alias.single is None else alias.single.prompt
-        self.queue = ObserveQueue(most=limits.queue, at_once=limits.max_concurrency, most_bytes=limits.queue_bytes)
+        self.queue = ObserveQueue(
+            most=limits.queue,
+            at_once=limits.max_concurrency,
+            most_bytes=limits.queue_bytes,
+            report=lambda name, label: alias.metrics.count(name, alias.name, label),
+        )
         self._records: RecordLines | None = None
         self._collectors: LRU[tuple[Sampler, EndpointTrust]] = LRU(CREDENTIALS)
         if limits.records is not None:
@@ -88,21 +93,15 @@ class Observing:
                 limits.records.path, name=name, model=model, plan=alias.plan, prompt=self._prompt
             )
 
-    @property
-    def reasons(self) -> dict[tuple[str, str], int]:
-        """Number of answers without a measurement, by the field of `Observed` and the reason."""
-        with self._lock:
-            return dict(self._reasons)
-
     def summary(self) -> dict[str, Any]:
         """Counts of this alias, the reasons of what was not measured, and the most frequent settings of its requests.
 
         ``plan`` is an ``observe.plan`` for the most frequent ones.
         """
         row, plan, fates = self.queue.observed, self.alias.plan, dict[str, dict[str, int]]()
-        for (fate, reason), number in self.reasons.items():
-            fates.setdefault(fate, {})[reason] = number
         with self._lock:
+            for (fate, reason), number in self._reasons.items():
+                fates.setdefault(fate, {})[reason] = number
             settings, total = self._settings_seen.most_common(10), self._settings_seen.total()
         listed = [{"share": round(number / total, 4), **each._asdict()} for each, number in settings]
         more: dict[str, Any] = {"reasons": fates, "requests": listed, "warnings": self._health.lines(self.alias.name)}
@@ -241,6 +240,7 @@ class Observing:
         with self._lock:
             reason = reason if (fate, reason) in self._reasons or len(self._reasons) < MOST_REASONS else "other"
             self._reasons[fate, reason] += 1
+        self.alias.metrics.count("observations_missed", self.alias.name, fate, reason)
         if fate == "unmeasured":
             text = f"answers could not be measured ({reason}), so nothing is learned from them"
         else:

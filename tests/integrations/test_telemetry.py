@@ -313,7 +313,7 @@ def test_prometheus_has_the_same_metrics_as_opentelemetry(otel: Otel, monkeypatc
     from integrations._gateway import metrics
 
     monkeypatch.setattr(metrics, "Telemetry", otel.telemetry)
-    gateway = metrics.Metrics(dict)
+    gateway = metrics.Metrics()
     for verdict in EVERY:
         for observer in gateway.observers(mode="guard", model="support"):
             observer(verdict, [])
@@ -332,4 +332,4 @@ def test_prometheus_has_the_same_metrics_as_opentelemetry(otel: Otel, monkeypatc
     assert set(otel.points()) == set(INSTRUMENTS)
     assert sum(shown["guardrail_decisions_total"].values()) == len(EVERY)
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
-    assert len(metrics.Metrics(dict).observers(mode="guard", model="support")) == 1
+    assert len(metrics.Metrics().observers(mode="guard", model="support")) == 1

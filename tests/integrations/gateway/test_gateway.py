@@ -486,6 +486,7 @@ def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
     cat, third = key_named("cat", upstream_key="sk-of-cat")
     observed = {"seen": {"upstream": {"url": endpoint.url, "model": "m"}, "mode": "observe"}}
     served = serve(keys=[row, other, third], more=observed)
+    assert served.ask(SURE, {"api-key": cat}, model="seen").status_code == 200
     for key, names in ((cat, ["seen"]), (bob, [])):
         assert list(served.http.get("/guardrail/v1/observed", headers={"api-key": key}).json()) == names
         page = served.http.get("/metrics", headers={"api-key": key}).text
