@@ -90,7 +90,7 @@ class GuardrailState(AgentState[Any]):
     guardrail: NotRequired[Annotated[str | None, PrivateStateAttr]]
     """Note about the last message, packed; see `integrations._agents.held`."""
     guardrail_decided: NotRequired[Annotated[bool, UntrackedValue, PrivateStateAttr]]
-    """Whether a person has decided in this very run; never stored."""
+    """True if a person has decided in this very run; never stored."""
 
 
 class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -317,7 +317,7 @@ _lock = Lock()
 
 @contextmanager
 def _once(request: ToolCallRequest, order: ToolCallOrder) -> Iterator[bool]:
-    """Whether this run carries a person's decision out: of two that are resumed at once, the first to come here does.
+    """Yield True if this run carries a person's decision out: of two that are resumed at once, the first does.
 
     LangGraph has no lease on a thread, and another process is not seen. A tool that failed may run again.
     """

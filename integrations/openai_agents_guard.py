@@ -296,7 +296,7 @@ class GuardedModel(Model):
         return self._reviews.verdict(call_id)
 
     async def _needs_approval(self, context: RunContextWrapper[Any], params: dict[str, Any], call_id: str) -> bool:
-        """Whether a call waits: True unless it was judged, accepted and not changed since. Draws nothing."""
+        """True unless the call was judged, accepted and not changed since. Draws nothing."""
         name = getattr(context, "tool_name", None)  # the SDK tells a tool's own needs_approval the arguments only
         return await self._reviews.ruling(call_id, name, params) != "run"
 
@@ -422,7 +422,7 @@ class GuardedModel(Model):
             await self._gate.note_answer(from_items(None, input), content, answer)
 
     def _answers_wait(self, tools: Sequence[Tool]) -> bool:
-        """Whether a held-back answer can wait for a person.
+        """True if a held-back answer can wait for a person.
 
         Raises:
             UsageError: The agent must be able to hold answers back, but lacks `answer_tool`.

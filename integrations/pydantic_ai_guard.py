@@ -436,13 +436,13 @@ class GuardCapability(AbstractCapability[Any]):
 
 
 def _defers(output_type: Any) -> bool:
-    """Whether an agent's output types include `DeferredToolRequests`."""
+    """True if an agent's output types include `DeferredToolRequests`."""
     outputs = output_type if isinstance(output_type, list | tuple) else get_args(output_type) or (output_type,)
     return any(output is DeferredToolRequests or (output is not output_type and _defers(output)) for output in outputs)
 
 
 def _handles_deferred(capability: AbstractCapability[Any]) -> bool:
-    """Whether a capability may decide about deferred calls within the run, as ``HandleDeferredToolCalls`` does."""
+    """True if a capability may decide about deferred calls within the run, as ``HandleDeferredToolCalls`` does."""
     return type(capability).handle_deferred_tool_calls is not AbstractCapability.handle_deferred_tool_calls
 
 
@@ -524,7 +524,7 @@ def _arguments(call: ToolCallPart) -> dict[str, Any]:
 
 
 def _equal(expected: Any, actual: Any) -> bool:
-    """Whether two validated arguments are the same JSON. To Python, 1, 1.0 and True are equal, at any depth."""
+    """True if two validated arguments are the same JSON. To Python, 1, 1.0 and True are equal, at any depth."""
     return _as_json(expected) == _as_json(actual)
 
 

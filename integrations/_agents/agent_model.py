@@ -35,7 +35,7 @@ from guardrail.types import Bindings, Note, NoteKind, Sample, SampleSet, Unmeasu
 from guardrail.verdict import Reason, Verdict
 
 from .artifact_set import ANSWER
-from .gates import AgentGate, AgentStep, Judgement, ModelGate
+from .gates import AgentGate, AgentStep, Judgement, ModelGate, check_nothing_lacks
 from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder, held_message
 
 require("langgraph.config", extra="agents")
@@ -87,7 +87,7 @@ class Outcome:
 
     @property
     def held(self) -> bool:
-        """Whether the message waits for a person."""
+        """True if the message waits for a person."""
         return self.note.held is not None
 
     def hold(self, held: HeldMessage) -> AIMessage:
@@ -97,7 +97,7 @@ class Outcome:
         return self.message
 
     def judged(self, message: AIMessage) -> bool:
-        """Whether the gated model let this message out."""
+        """True if the gated model let this message out."""
         return self.message is not None and message.id == self.message.id
 
 
@@ -173,17 +173,12 @@ class AgentModel(SteppedChatModel):
                 f"the artifact's answers were collected with the settings {settings}, but the agent's call has no "
                 f"{', '.join(missing)}. Set them in the request, or leave them out of calibrated_settings=."
             )
-        bindings = plan.bindings
-        if bindings is not None and bindings.tools and not call.get("tools"):
-            raise ArtifactMismatchError(
-                f"this agent has no tools, but its artifacts were calibrated with the tools {bindings.tool_names}. "
-                "Give it these tools, or calibrate it without."
-            )
         if own and is_native(self.model):
             raise ArtifactMismatchError(
                 f"{type(self.model).__name__} takes no call settings such as {sorted(own)}. Leave them out."
             )
         form = form_of(plan, stop, call)
+        check_nothing_lacks(plan, Bindings(**{name: call[name] for name in Bindings.model_fields if name in call}))
         return replace(self.step, messages=tuple(messages), settings=own), form
 
     # -- after the call ----------------------------------------------------------------------------------------------
@@ -330,7 +325,7 @@ def _this_thread() -> str | None:
 
 
 def has_checkpointer() -> bool:
-    """Whether the LangGraph run here, or the one around it, keeps checkpoints. True outside a graph, where none pauses.
+    """True if the LangGraph run here, or the one around it, keeps checkpoints, and outside a graph, where none pauses.
 
     LangGraph has no public way to ask for it from within a node.
     """

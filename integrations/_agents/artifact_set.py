@@ -56,7 +56,7 @@ def load(given: Given) -> CalibrationArtifact | None:
 
 
 def _routes(given: Given | RouterArtifact | None, key: Key | None) -> Mapping[str, Given | None]:
-    """What judges the answers of each group of conversations; without a router, those of all others."""
+    """The judges of answers for each group of conversations; without a router, those of all others."""
     if isinstance(given, str | Path) and given != COLLECT and Path(given).exists():
         loaded = load_artifact(given)
         given = given if isinstance(loaded, CascadeArtifact) else loaded  # `load` refuses it, and says why
@@ -107,7 +107,7 @@ def _common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
 
 
 def is_collecting(artifact: CalibrationArtifact) -> bool:
-    """Whether an artifact only stands for one."""
+    """True if an artifact only stands for one."""
     outcome = artifact.outcome
     return isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.NOT_CALIBRATED
 
@@ -125,7 +125,7 @@ def _collecting(
 def _stand_ins(
     options: GateOptions, model: ModelIdentity, system: str | None, bindings: Bindings
 ) -> tuple[CalibrationArtifact, CalibrationArtifact]:
-    """What stands for the artifacts of calls and of answers in a request of an agent that has none.
+    """Stand-ins for the artifacts of calls and of answers, in a request of an agent that has none.
 
     Raises:
         UsageError: The judge compares arguments that the tools do not have.
@@ -244,7 +244,7 @@ class ArtifactSet:
 
     @property
     def passes_something(self) -> bool:
-        """Whether some messages need no samples."""
+        """True if some messages need no samples."""
         return self.answer is None or bool(self.exempt)
 
     def check_tools(self, names: Sequence[str]) -> None:
@@ -284,7 +284,7 @@ class ArtifactSet:
             artifact.check_model(model)
 
     def is_other_model(self, model: ModelIdentity) -> bool:
-        """Whether some artifact was calibrated with another model; never for an agent without any."""
+        """True if some artifact was calibrated with another model; never for an agent without any."""
         return not self.stand_in and any(artifact.model.differences(model) for artifact in self.artifacts)
 
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> dict[str, str]:

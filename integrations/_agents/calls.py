@@ -39,13 +39,13 @@ def call_subject(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def is_of_call(subject: str, name: str | None, arguments: Mapping[str, Any]) -> bool:
-    """Whether a subject is that of this very call; ``name`` is None where the framework does not say which tool."""
+    """True if a subject is that of this very call; ``name`` is None where the framework does not say which tool."""
     digest, _, tool = subject.partition(":")
     return bool(digest) and name in (None, tool) and call_subject(tool, arguments) == f"{digest}:{tool}"
 
 
 def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two calls have the same name and arguments; False where either is empty or not plain JSON."""
+    """True if two calls have the same name and arguments; False where either is empty or not plain JSON."""
     return bool(a and b) and is_of_call(call_subject(a["name"], a["args"]), b["name"], b["args"])
 
 

@@ -76,7 +76,7 @@ class StepRecords:
         )
 
     def is_label(self, verdict: Verdict | None) -> bool:
-        """Whether a decision about a message could become a label, or is about other tools than those that collect."""
+        """True if a decision about a message could become a label, or is about other tools than those that collect."""
         return verdict is None or verdict.reason is not Reason.UNMEASURED or verdict.artifact not in self._collecting
 
     def _without_label(self, verdict: Verdict) -> Verdict:

@@ -87,7 +87,7 @@ class Decision(TypedDict):
 
 
 _NEEDED = {"edit": "edited_action", "respond": "message", "answer": "message", "lapse": "message"}
-"""What a decision must have beside its type."""
+"""The field that a decision must have beside its type."""
 
 
 def answer_schema(request: Mapping[str, Any]) -> type[dict[str, Any]]:
@@ -163,6 +163,8 @@ EDITED = "Note: a person changed this call before it ran; it ran with {args}. Do
 """Text put before the result of a tool call that a reviewer edited."""
 ANSWERED = "This call was not run: a person answered the user instead."
 """Text that the model reads instead of a result, in frameworks that keep the call in the conversation."""
+_LETTING = ("approve", "edit")
+"""Decisions after which a call runs."""
 REFUSED = ("reject", "lapse")
 """Decisions after which a held-back answer does not go out."""
 
@@ -290,36 +292,19 @@ def released(
     message = held.message.model_copy(update={"metadata": {**held.message.metadata, "guardrail": guardrail}})
     if held.kind == "answer":
         return _answered(held.model_copy(update={"message": message}), decisions[0], refusal), {}
-    first = decisions[0]
-    if first["type"] == "answer":
-        return message.model_copy(update={"text": first["message"], "tool_calls": ()}), {}
-    decided = {target.call_id: (target, decision) for target, decision in pairs}
+    if decisions[0]["type"] == "answer":
+        return message.model_copy(update={"text": decisions[0]["message"], "tool_calls": ()}), {}
+    decided = {target.call_id: (target.is_answer, decision) for target, decision in pairs}
     calls, orders = [], {}
     for call in held.message.tool_calls:
-        target, decision = decided.get(call["id"], (None, None))
-        if decision is None:
-            orders[str(call["id"])] = ToolCallOrder.of(call, "exempt")
-        elif target is not None and target.is_answer:
-            calls += _structured(call, decision)
-            continue
-        else:
-            orders[str(call["id"])] = order_for(call, decision)
-        calls.append(call)
-    return message.model_copy(update={"text": _beside(message.text, decisions), "tool_calls": tuple(calls)}), orders
-
-
-def _beside(text: str, decisions: Sequence[Decision]) -> str:
-    """The text that goes out beside calls: a person's, or the model's if every call is approved or edited."""
-    edited = next(
-        (decision["text"] for decision in decisions if decision["type"] == "edit" and "text" in decision), None
-    )
-    if edited is not None:
-        return edited
-    return text if all(decision["type"] in ("approve", "edit") for decision in decisions) else ""
-
-
-def _structured(call: dict[str, Any], decision: Decision) -> list[dict[str, Any]]:
-    """The structured answer that goes out: the call, the edited call, or none."""
-    if decision["type"] == "edit":
-        return [{**call, "args": decision["edited_action"]["args"]}]
-    return [call] if decision["type"] == "approve" else []
+        is_answer, decision = decided.get(call["id"], (False, None))
+        if not is_answer:
+            order = ToolCallOrder.of(call, "exempt") if decision is None else order_for(call, decision)
+            orders[str(call["id"])] = order
+            calls.append(call)
+        elif decision is not None and decision["type"] in _LETTING:
+            calls.append({**call, "args": decision["edited_action"]["args"]} if decision["type"] == "edit" else call)
+    edited = [decision["text"] for decision in decisions if decision["type"] == "edit" and "text" in decision]
+    approved = message.text if all(decision["type"] in _LETTING for decision in decisions) else ""
+    text = edited[0] if edited else approved
+    return message.model_copy(update={"text": text, "tool_calls": tuple(calls)}), orders

@@ -1,14 +1,12 @@
 """The guard of one agent in frameworks that keep no state of their own for it: notes go to a `VerdictStore`.
 
-`CallReviews` reads and writes the store: which calls may run, what people are asked, and what they decided.
-`FrameworkGuard` judges a model's requests, and gives decided answers out. An adapter converts its framework's messages
-to LangChain's and back.
+It judges a model's requests, and gives decided answers out; its `CallReviews` say which calls may run. An adapter
+converts its framework's messages to LangChain's and back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from typing_extensions import Unpack
 
 from guardrail.artifact import RouterArtifact
-from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTAINED, worded
 from guardrail.guard.assess import Assessment
 from guardrail.guard.messages import candidate_message, with_verdict
@@ -32,171 +30,16 @@ from guardrail.types import Bindings, Sample
 from guardrail.verdict import AbstainedError, Verdict
 
 from .artifact_set import ArtifactSet, is_collecting
+from .call_reviews import NOT_RUN, REJECT, SAME_STORE, CallReviews, ends_turn
 from .calls import ANSWER_TOOL, answer_key, conversation_digest, is_of_call
-from .decisions import (
-    REFUSED,
-    DecisionType,
-    checked,
-    order_for,
-    review_request,
-)
+from .decisions import REFUSED
 from .decisions import released as decided_message
-from .gates import AgentGate, AgentStep, Judgement
+from .gates import AgentGate, AgentStep, Judgement, check_nothing_lacks
 from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder
 from .options import GateOptions, Given
 from .verdicts import VerdictStore
 
-__all__ = ["APPROVED", "NOT_RUN", "Answer", "CallReviews", "FrameworkGuard", "Ruling"]
-
-NOT_RUN = "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
-APPROVED = "A person let this answer go out."
-"""Result of an approved call of `ANSWER_TOOL`."""
-APPROVE, REJECT = {"type": "approve"}, {"type": "reject"}
-Ruling = Literal["run", "run_edited", "ask", "refuse"]
-"""Whether a call runs, runs as a person edited it, waits for a person, or is refused."""
-_SAME_STORE = "its verdict expired, or another process keeps it: give both the same VerdictStore(path)."
-_log = logging.getLogger(__name__)
-
-
-# -- The store: calls that wait, and decisions about them --------------------------------------------------------------
-
-
-class CallReviews:
-    """The notes about a run's calls, and people's decisions about those that are held back.
-
-    A held-back answer is kept in the store only, under the id of a call of `ANSWER_TOOL`, which stands for it in the
-    conversation. The argument of that call is a digest of the conversation that the answer belongs to.
-    """
-
-    def __init__(self, verdicts: VerdictStore, allowed: Sequence[DecisionType]) -> None:
-        self.verdicts, self._allowed = verdicts, allowed
-
-    def verdict(self, call_id: str) -> Verdict | None:
-        """The verdict on a proposed call; None for an unknown or exempt one."""
-        note = self.verdicts.find(call_id)
-        return None if note is None else note.verdict
-
-    async def ruling(
-        self,
-        call_id: str | None,
-        name: str | None,
-        arguments: Mapping[str, Any],
-        *,
-        approved: bool = False,
-        proposed: Mapping[str, Any] | None = None,
-    ) -> Ruling:
-        """Decide whether a call runs: it was accepted, or a person approved it, and nothing changed it since.
-
-        Args:
-            call_id: Id of the call.
-            name: The tool; None where the framework does not say which.
-            arguments: Arguments with which the call would run.
-            approved: Whether the framework says that a person approved the call.
-            proposed: Arguments of the call in the history, where a person may have edited an approved call.
-        """
-        note = None if call_id is None else await asyncio.to_thread(self.verdicts.find, call_id)
-        order = None if note is None else note.orders.get(str(call_id))
-        if order is None:
-            if approved:  # a person's edit, which nobody else knows, would be lost with the note
-                _log.error("the approved call %s of %r does not run: %s", call_id, name, _SAME_STORE)
-            return "refuse"
-        same = is_of_call(order.digest, name, arguments)
-        if same and order.decision != "held":
-            return "run"
-        if approved:
-            if _ends_turn(note):  # the user has got a person's text in place of the call
-                return "refuse"
-            edited = proposed is not None and is_of_call(order.digest, name, proposed)
-            return "run" if same else "run_edited" if edited else "refuse"
-        return "ask" if same else "refuse"
-
-    async def review_request(
-        self, call_id: str, name: str, arguments: Mapping[str, Any], *, ends: bool = True
-    ) -> dict[str, Any] | None:
-        """The request that a person sees about a held-back call or answer; None for a call that is not held back.
-
-        Plain JSON in the form of the interrupts of `integrations.langgraph_review`, with the ``call_id`` on top.
-        ``ends``: whether the agent can end its turn with a person's text in place of the call.
-        """
-        note = await self._held(call_id, name, arguments)
-        if note is None or note.held is None:
-            return None
-        allowed = [one for one in self._allowed if one != "answer" or (ends and note.ends)]
-        return {**review_request(note.held, allowed), "call_id": call_id}
-
-    async def _held(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> MessageNote | None:
-        """The note about a held-back call; None for a call that this guard does not hold back."""
-        note = await asyncio.to_thread(self.verdicts.find, call_id)
-        order = None if note is None else note.orders.get(call_id)
-        if note is None or note.held is None or order is None or not is_of_call(order.digest, name, arguments):
-            return None
-        return note
-
-    async def decide(
-        self, waiting: Mapping[str, Mapping[str, Any] | None], decisions: Mapping[str, Mapping[str, Any]]
-    ) -> dict[str, ToolCallOrder]:
-        """Note decisions by call id, and return the orders about these calls.
-
-        ``waiting`` has the request about each waiting call; None for a call that is not held back.
-
-        Raises:
-            pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
-            UsageError: A call that is not held back; or "answer" beside a decision that lets something else go out.
-        """
-        requests = {call_id: request for call_id, request in waiting.items() if request is not None}
-        orders = {}
-        for call_id, decision in decisions.items():
-            if call_id not in requests:
-                raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(requests)}.")
-            orders[call_id] = _order(requests[call_id], decision)
-        answer = next((decision for decision in decisions.values() if decision["type"] == "answer"), None)
-        asked = [decisions.get(call_id, {}) for call_id in requests]
-        if answer is not None and any(one != answer and one.get("type") not in REFUSED for one in asked):
-            raise UsageError(
-                '"answer" ends the turn, so nothing else of the run may go out: give the same answer, or "reject", as '
-                "the decision about everything that waits."
-            )
-        for call_id, order in orders.items():
-            decision = decisions[call_id]
-            if requests[call_id]["kind"] == "answer" or order.decision in ("answer", "edit"):
-                await asyncio.to_thread(self.verdicts.decide, call_id, decision)
-            elif order.decision == "approve":  # a rejection does not undo the edit of another copy of the run
-                await asyncio.to_thread(self.verdicts.decide, call_id, None)
-        return orders
-
-    async def edit(self, call_id: str) -> dict[str, Any] | None:
-        """The arguments with which a person lets a call run; None for its own."""
-        note = await asyncio.to_thread(self.verdicts.find, call_id)
-        decision = None if note is None else note.decision
-        edited = decision is not None and decision["type"] == "edit"
-        return dict(decision["edited_action"]["args"]) if decision is not None and edited else None
-
-    async def give(self, call_id: str, arguments: Mapping[str, Any]) -> str:
-        """Result of an approved call of `ANSWER_TOOL`: not the answer, which `FrameworkGuard.released` gives out next.
-
-        The store notes that the call has run: a result with the same words, from elsewhere, gives nothing out.
-        """
-        note = await self._held(call_id, ANSWER_TOOL, arguments)
-        decision = APPROVE if note is None else note.decision or APPROVE
-        # A rejection stands although the framework says that the call is approved: of two people who decided at once
-        # one may have edited the answer and the other rejected it, and neither approved the answer unchanged.
-        if note is None or note.held is None or decision["type"] in REFUSED:
-            return NOT_RUN
-        if note.held.empty and decision == APPROVE:
-            return NOT_RUN
-        await asyncio.to_thread(partial(self.verdicts.decide, call_id, decision, given=True))
-        return APPROVED
-
-
-def _order(request: Mapping[str, Any], decision: Mapping[str, Any]) -> ToolCallOrder:
-    (action,) = request["action_requests"]
-    (valid,) = checked({"decisions": [decision]}, request)["decisions"]
-    if request["kind"] == "answer":
-        return ToolCallOrder(digest="", decision="reject" if valid["type"] in REFUSED else "approve")
-    return order_for({"name": action["name"], "args": action["args"]}, valid)
-
-
-# -- The guard ---------------------------------------------------------------------------------------------------------
+__all__ = ["NOT_RUN", "Answer", "FrameworkGuard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +58,7 @@ class Answer:
 
     @property
     def abstained(self) -> bool:
-        """Whether the message is the text of an abstention: no answer of the model, of a person or another model."""
+        """True if the message is the text of an abstention: no answer of the model, of a person or another model."""
         return bool(self.message.response_metadata.get(ABSTAINED))
 
 
@@ -304,7 +147,7 @@ class FrameworkGuard:
         gate = self.gate.admit(step)
         assert gate is not None, "no model passes"
         plan = gate.artifacts.plan
-        _check_nothing_lacks(plan.bindings or Bindings(), asked)
+        check_nothing_lacks(plan, asked)
         form = form_of(plan, None, asked.model_dump(exclude_defaults=True))
         hold = partial(_held, messages, {*holdable, *gate.artifacts.exempt}, answers, waits)
         judgement = await arun(gate.judge_steps(step, hold=hold, form="format" if parsed and form == "text" else form))
@@ -379,7 +222,7 @@ class FrameworkGuard:
             AbstainedError: The person gave no answer, and a text would be taken for one.
         """
         notes = {call_id: await asyncio.to_thread(self.reviews.verdicts.find, call_id) for call_id in results}
-        answered = [call_id for call_id, note in notes.items() if _ends_turn(note)]
+        answered = [call_id for call_id, note in notes.items() if ends_turn(note)]
         standing = [call_id for call_id, name in results.items() if name == ANSWER_TOOL]
         call_id = next(iter([*answered, *standing]), None)
         if call_id is None:
@@ -400,7 +243,7 @@ class FrameworkGuard:
         if note is None or held is None or not known:
             raise UsageError(
                 f"no answer to this conversation waits under the call {call_id!r}, so nothing is given out. "
-                f"The conversation was changed, {_SAME_STORE} Otherwise ask again without that call."
+                f"The conversation was changed, {SAME_STORE} Otherwise ask again without that call."
             )
         decision: Any = note.decision or REJECT
         if stands and not note.given and decision["type"] not in REFUSED:
@@ -421,7 +264,7 @@ class FrameworkGuard:
         await asyncio.to_thread(self.reviews.verdicts.put, key, MessageNote(verdict=answer.verdict))
 
     def given_out(self, asked: Sequence[BaseMessage], content: Any) -> tuple[bool, Verdict | None]:
-        """Whether an answer with this content went out as an answer in this conversation, and the verdict on it.
+        """Find out if an answer with this content went out in this conversation as an answer, and the verdict on it.
 
         True for accepted answers and for those of an abstention path (a person, another model). False for abstentions
         and for answers that this guard did not give in this conversation: the same words may be wrong here.
@@ -430,11 +273,6 @@ class FrameworkGuard:
         answer = self.reviews.verdicts.find(answer_key(asked, content, abstention=False))
         note = abstention or answer
         return answer is not None and abstention is None, None if note is None else note.verdict
-
-
-def _ends_turn(note: MessageNote | None) -> bool:
-    """Whether a person decided that the user gets a text in place of this call."""
-    return note is not None and note.decision is not None and note.decision["type"] == "answer"
 
 
 def _held(
@@ -468,26 +306,3 @@ def _answer_of(candidate: Sample | None, answers: Collection[str]) -> Sample | N
         return candidate
     calls = tuple(call for call in candidate.tool_calls if call.name in answers)
     return candidate.judged_part.model_copy(update={"tool_calls": calls})
-
-
-def _check_nothing_lacks(known: Bindings, asked: Bindings) -> None:
-    """Refuse a request that lacks tools, choice or format of the artifact: the samples would carry them nevertheless.
-
-    `guardrail.bindings.check_bindings` refuses a request with more than the artifact has.
-    """
-    lacking = sorted(set(known.tool_names) - set(asked.tool_names))
-    if lacking:
-        raise ArtifactMismatchError(
-            f"the artifact was calibrated with the tools {known.tool_names}, but this agent does not offer {lacking}. "
-            "Give the agent the same tools, or calibrate again with the agent's."
-        )
-    if known.tool_choice is not None and asked.tool_choice is None:
-        raise ArtifactMismatchError(
-            f"the artifact was calibrated with tool_choice {known.tool_choice!r}, this request leaves it to the "
-            "model (frameworks do so after a tool has run). Calibrate without a tool_choice."
-        )
-    if known.response_format is not None and asked.response_format is None:
-        raise ArtifactMismatchError(
-            "the artifact was calibrated for structured answers, but this agent asks for text. Give the agent the "
-            "calibrated output type, or calibrate again without."
-        )

@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.decision import Gate, in_two_stages
-from guardrail.errors import UsageError
+from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import Abstention, Form, take_path
 from guardrail.guard.assess import Assessment, Assessor
 from guardrail.guard.base import Using, known_path, refuse_same_guard
@@ -46,7 +46,7 @@ from .collecting import StepRecords
 from .held import ToolCallOrder
 from .options import REVIEW, Given, judges_of, options_of, scorers_of
 
-__all__ = ["AgentGate", "AgentStep", "Judgement", "ModelGate"]
+__all__ = ["AgentGate", "AgentStep", "Judgement", "ModelGate", "check_nothing_lacks"]
 
 MODELS = 16
 """Model objects whose gates are kept: an agent has one, unless other middleware makes more."""
@@ -346,3 +346,23 @@ class ModelGate:
             usable=only_storable if storable else lambda drawn: drawn,
             draws=self.draws,
         )
+
+
+def check_nothing_lacks(plan: SamplingPlan, asked: Bindings) -> None:
+    """Refuse a request that lacks tools, choice or format of the artifact: the samples would carry them nevertheless.
+
+    `guardrail.bindings.check_bindings` refuses a request with more than the artifact has.
+    """
+    known = plan.bindings or Bindings()
+    fault = None
+    if lacking := sorted(set(known.tool_names) - set(asked.tool_names)):
+        fault = f"with the tools {known.tool_names}, but this agent does not offer {lacking}. Give it the same tools"
+    elif known.tool_choice is not None and asked.tool_choice is None:
+        fault = (
+            f"with tool_choice {known.tool_choice!r}, which this request leaves to the model (frameworks do so after a "
+            "tool has run). Calibrate without a tool_choice"
+        )
+    elif known.response_format is not None and asked.response_format is None:
+        fault = "for structured answers, but this agent asks for text. Give it the calibrated output type"
+    if fault is not None:
+        raise ArtifactMismatchError(f"the artifact was calibrated {fault}, or calibrate again with the agent's own.")

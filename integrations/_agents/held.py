@@ -50,7 +50,7 @@ _WAY_OUT = "ask again in a new thread (this one keeps what was held back)"
 
 
 class Conversation(Frozen):
-    """What a held-back message answers, as a reviewer sees it."""
+    """The conversation before a held-back message, as a reviewer sees it."""
 
     question: str = ""
     """Text of the last human message."""
@@ -144,7 +144,7 @@ class ReviewTarget(Frozen):
     args: dict[str, Any]
     """Arguments of the call; for an answer {"text": ...}."""
     is_answer: bool = False
-    """Whether the call is the structured answer, which no tool runs."""
+    """True if the call is the structured answer, which no tool runs."""
     verdict: Verdict
     """Verdict of its artifact on the whole message."""
 
@@ -153,7 +153,7 @@ class HeldMessage(Frozen):
     """A message that was held back, with the verdict of each artifact."""
 
     conversation: Conversation
-    """What the message answers."""
+    """The conversation before the message."""
     message: FrozenMessage
     """The candidate, released unchanged when a person approves."""
     judged: tuple[ReviewTarget, ...]
@@ -188,18 +188,18 @@ class HeldMessage(Frozen):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing can be approved or edited: no text and no calls, or a call of a tool that does not exist."""
+        """True if nothing can be approved or edited: no text and no calls, or a call of a tool that does not exist."""
         not_offered = self.kind == "answer" and bool(self.message.tool_calls) and self.verdict.candidate is None
         return not_offered or not (self.message.text or self.message.tool_calls)
 
     @property
     def kind(self) -> Literal["answer", "tool_call"]:
-        """Whether a person decides about an answer or about tool calls."""
+        """The kind of thing that a person decides about."""
         return "answer" if self.judged[0].call_id is None else "tool_call"
 
 
 Ordered = Literal["accepted", "exempt", "not_gated", "given", "held", "approve", "edit", "reject", "respond", "answer"]
-"""What becomes of a call, by the gate or a person; "given" by a person or another model on the abstention path."""
+"""The fate of a call, by the gate or a person; "given" by a person or another model on the abstention path."""
 
 
 class ToolCallOrder(Frozen):
@@ -208,7 +208,7 @@ class ToolCallOrder(Frozen):
     digest: str
     """Digest of the call as it was judged: another call under the same id is not run."""
     decision: Ordered
-    """What becomes of it."""
+    """Its fate."""
     args: dict[str, Any] | None = None
     """Arguments that replace the call's, after an edit."""
     message: str | None = None
@@ -221,7 +221,7 @@ class ToolCallOrder(Frozen):
 
 
 class MessageNote(Frozen):
-    """What is known about a judged message, for as long as a person may take to decide.
+    """Everything known about a judged message, for as long as a person may take to decide.
 
     A graph keeps the note about its last message in its state, packed. Frameworks without a state of their own keep
     one for each call in a `VerdictStore`. A held message waits (no ``decisions``), or is decided and goes out next:

@@ -1,4 +1,4 @@
-"""What the guard of an agent takes, in every framework: its options, their defaults, and the objects among them."""
+"""Options of the guard of an agent, in every framework: their names, their defaults, and the objects among them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Key: TypeAlias = Callable[[Any], str | None]
 
 @with_config(extra="forbid", arbitrary_types_allowed=True)
 class GateOptions(TypedDict, total=False):
-    """What the guard of an agent takes beside the artifact for its answers, in every framework."""
+    """Options of an agent's guard beside the artifact for its answers, the same in every framework."""
 
     tools: SkipValidation[Mapping[str, Given] | None]
     """Judges messages that call a tool: an artifact or its file by tool name; "*" is every other tool. "collect" in
@@ -50,7 +50,7 @@ class GateOptions(TypedDict, total=False):
     Runnable (a stronger model) gets the messages and the tools and answers in place. Any other callable gets the
     `Verdict` and returns a text, an AIMessage, or None for the message."""
     allowed_decisions: Annotated[Sequence[DecisionType], Field(min_length=1)]
-    """What a person may decide; default: everything."""
+    """The decisions that a person may take; default: all."""
     records: str | Path
     """Record file for samples of what "collects"; default: ``agent.records.jsonl``."""
     plan: SamplingPlan | None

@@ -36,7 +36,7 @@ _log = logging.getLogger("guardrail")
 
 
 class CallCheck:
-    """Whether a person has to approve a call; arguments as of `integrations.langchain_agents.unsure`."""
+    """The question if a person has to approve a call; arguments as of `integrations.langchain_agents.unsure`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class CallCheck:
             )
 
     def steps(self, messages: Sequence[BaseMessage], call: Mapping[str, Any]) -> Steps[bool]:
-        """Whether a person has to approve a call: True unless this very call was judged and accepted.
+        """True unless this very call was judged and accepted.
 
         ``call`` is the call that would run (id, name, args), ``messages`` ends with the model's message that has it.
         """

@@ -80,7 +80,7 @@ def from_items(system: str | None, items: str | Sequence[TResponseInputItem]) ->
 
 
 def _stands_for_answer(item: Mapping[str, Any]) -> bool:
-    """Whether an item is a call that stands for a held-back answer."""
+    """True if an item is a call that stands for a held-back answer."""
     return item.get("type") == "function_call" and item.get("name") == ANSWER_TOOL
 
 
@@ -263,7 +263,7 @@ class Format(AgentOutputSchemaBase):
         return dict(self._wanted["schema"])
 
     def is_strict_json_schema(self) -> bool:
-        """Whether the server enforces the schema."""
+        """True if the server enforces the schema."""
         return bool(self._wanted.get("strict", False))
 
     def validate_json(self, json_str: str) -> Any:

@@ -76,7 +76,7 @@ def _without_held(message: ModelMessage) -> ModelMessage | None:
 
 
 def _stands(part: object) -> bool:
-    """Whether a part is a call that stands for a held-back answer, or its result."""
+    """True if a part is a call that stands for a held-back answer, or its result."""
     return getattr(part, "tool_name", None) == ANSWER_TOOL
 
 

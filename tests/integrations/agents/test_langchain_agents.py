@@ -752,7 +752,7 @@ def test_a_new_question_makes_an_undecided_candidate_stale() -> None:
     [
         ({"system_prompt": "Another."}, "system message differs"),
         ({"tools": [balance, transfer]}, "calibrated with the tools"),
-        ({"tools": []}, "no tools"),
+        ({"tools": []}, r"does not offer \['balance', 'close', 'transfer'\]"),
     ],
 )
 def test_another_agent_than_the_calibrated_one_is_refused(change: dict[str, Any], message: str) -> None:

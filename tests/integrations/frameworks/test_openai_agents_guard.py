@@ -45,8 +45,8 @@ from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
 from guardrail.guard.abstention import ABSTENTION  # noqa: E402
 from guardrail.sampling.sampler import Sampler  # noqa: E402
 from guardrail.testing import make_artifact  # noqa: E402
+from integrations._agents.call_reviews import APPROVED  # noqa: E402
 from integrations._agents.decisions import ANSWERED  # noqa: E402
-from integrations._agents.framework_guard import APPROVED  # noqa: E402
 from integrations._agents.held import MessageNote, ToolCallOrder  # noqa: E402
 from integrations._frameworks.openai_agents_items import events_of, to_response  # noqa: E402
 from integrations.openai_agents_guard import (  # noqa: E402

@@ -58,8 +58,8 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
+from integrations._agents.call_reviews import APPROVED
 from integrations._agents.decisions import ANSWERED
-from integrations._agents.framework_guard import APPROVED
 from integrations.pydantic_ai_guard import (
     GuardCapability,
     GuardedModel,
