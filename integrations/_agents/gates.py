@@ -354,15 +354,15 @@ def check_nothing_lacks(plan: SamplingPlan, asked: Bindings) -> None:
     `guardrail.bindings.check_bindings` refuses a request with more than the artifact has.
     """
     known = plan.bindings or Bindings()
-    fault = None
+    fault, way_out = "", ""
     if lacking := sorted(set(known.tool_names) - set(asked.tool_names)):
-        fault = f"with the tools {known.tool_names}, but this agent does not offer {lacking}. Give it the same tools"
+        fault = f"with the tools {known.tool_names}, but this agent does not offer {lacking}"
+        way_out = "Give it the same tools, or calibrate again with its own."
     elif known.tool_choice is not None and asked.tool_choice is None:
-        fault = (
-            f"with tool_choice {known.tool_choice!r}, which this request leaves to the model (frameworks do so after a "
-            "tool has run). Calibrate without a tool_choice"
-        )
+        fault = f"with tool_choice {known.tool_choice!r}, which this request leaves to the model"
+        way_out = "Calibrate without a tool_choice: frameworks drop it after a tool has run."
     elif known.response_format is not None and asked.response_format is None:
-        fault = "for structured answers, but this agent asks for text. Give it the calibrated output type"
-    if fault is not None:
-        raise ArtifactMismatchError(f"the artifact was calibrated {fault}, or calibrate again with the agent's own.")
+        fault = "for structured answers, but this agent asks for text"
+        way_out = "Give it the calibrated output type, or calibrate again without."
+    if fault:
+        raise ArtifactMismatchError(f"the artifact was calibrated {fault}.", way_out)

@@ -358,7 +358,7 @@ async def test_a_request_must_offer_what_was_calibrated() -> None:
     with pytest.raises(ArtifactMismatchError, match="does not offer"):
         await gate(5).ask(ASKED, Bindings())
     forced = TOOLS.model_copy(update={"tool_choice": "any"})
-    with pytest.raises(ArtifactMismatchError, match="leaves it to the model"):
+    with pytest.raises(ArtifactMismatchError, match="leaves to the model"):
         await gate(5, bindings=forced).ask(ASKED, TOOLS)
     formed = Bindings(response_format={"type": "json_object"})
     with pytest.raises(ArtifactMismatchError, match="structured"):
