@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibrate.data.formats import ColumnMap, Imported, ImportSettings, import_file, parse_map
+from calibrate.data.formats.field_map import ColumnMap, ImportSettings, parse_map
+from calibrate.data.formats.read import Imported, import_file
 
 __all__ = ["import_published", "settings_of"]
 

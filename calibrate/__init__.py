@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from .correctness import label_records, make_rule
     from .data.collect import collect_records
-    from .data.formats import ImportSettings, ScoreColumn
+    from .data.formats.field_map import ImportSettings, ScoreColumn
     from .data.questions import Question, read_questions
     from .data.records import Record, RecordFile, RecordHeader, read_records, write_records
     from .data.split import split
@@ -90,7 +90,7 @@ _MODULES = {
     "agent_steps": "fit_action read_steps split_by_action steps_of write_steps",
     "correctness": "label_records make_rule",
     "data.collect": "collect_records",
-    "data.formats": "ImportSettings ScoreColumn",
+    "data.formats.field_map": "ImportSettings ScoreColumn",
     "data.questions": "Question read_questions",
     "data.records": "Record RecordFile RecordHeader read_records write_records",
     "data.split": "split",

@@ -25,9 +25,9 @@ from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
 from .correctness import CorrectnessRule, default_rule, label_file, make_rule
-from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
-from .data.formats.field_map import ScoreKind
+from .data.formats.field_map import ColumnMap, ImportSettings, ScoreColumn, ScoreKind
 from .data.formats.names import column_names, read_as, recognised
+from .data.formats.read import import_rows
 from .data.records import RecordFile, read_records, write_records
 from .data.row import RawRow, read_list
 from .data.split import Groups, split

@@ -14,7 +14,8 @@ from guardrail.sampling.models import resolve_model
 
 from ..data.batches import Batches
 from ..data.collect import DrawingEngine
-from ..data.formats import load_questions, parse_map
+from ..data.formats.field_map import parse_map
+from ..data.formats.questions import load_questions
 from ..ray_engine import collect_on_ray
 from ..scope import POOL_FACTOR
 from .frame.app import command

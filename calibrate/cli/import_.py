@@ -15,9 +15,12 @@ from guardrail.prompting import PromptWrapping
 from guardrail.sampling.models import resolve_model
 from guardrail.specs import IMPORTED, identify
 
-from ..data.formats import EXPORTS, KINDS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
-from ..data.formats import IMPORTED as IMPORTED_SCORE
+from ..data.formats.exports import EXPORTS
+from ..data.formats.field_map import IMPORTED as IMPORTED_SCORE
+from ..data.formats.field_map import ImportSettings, Primary, parse_map
+from ..data.formats.read import Imported, import_file, write_bad
 from ..data.records import RecordFile, header_of, rewrite_records, write_records
+from ..data.rows import KINDS
 from ..data.table import table_of
 from ..items.documents import import_documents
 from ..scoring.metrics import auroc_interval

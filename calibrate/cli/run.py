@@ -20,7 +20,7 @@ from guardrail.uncertainty import Estimator
 from guardrail.uncertainty.combine import FEWEST, ranked_parts
 
 from ..correctness import label_file, make_rule
-from ..data.formats import load_questions
+from ..data.formats.questions import load_questions
 from ..data.progress import bar
 from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, read_records, rewrite_records

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Question",
+    "asked_of",
     "content_id",
     "fingerprint",
     "option_labels",
@@ -76,9 +77,7 @@ class Question(Frozen):
 
         Questions with equal values are the same, under any id.
         """
-        return canonical_json(
-            [self.question.strip(), self.options, _sorted_tools(self.tools), self.slots, self.messages]
-        )
+        return asked_of(self)
 
     @property
     def before(self) -> tuple[dict[str, Any], ...]:
@@ -357,6 +356,14 @@ def content_id(
         parts.append(list(messages))
     canonical = json.dumps(parts, ensure_ascii=False)
     return "q-" + sha256_hex(canonical, 12)
+
+
+def asked_of(row: Any) -> str:
+    """`Question.asked` of a question, or of what has its fields; that of a bare question needs no JSON."""
+    text = str(row.question.strip())
+    if row.options is row.slots is row.tools is row.messages is None:
+        return text
+    return "\0" + canonical_json([text, row.options, _sorted_tools(row.tools), row.slots, row.messages])
 
 
 def _sorted_tools(tools: Sequence[Mapping[str, Any] | str] | None) -> list[str] | None:

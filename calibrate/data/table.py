@@ -23,7 +23,7 @@ from guardrail.plain_json import canonical_json
 from guardrail.sampling.replies import is_cut
 
 from .item_columns import ItemColumns, lists_of
-from .questions import Question, fingerprint
+from .questions import Question, asked_of, fingerprint
 from .record import Record, was_looked_at
 
 __all__ = ["AnswerKind", "Codes", "Places", "RecordTable", "Source", "among", "columns_of", "table_of"]
@@ -379,14 +379,6 @@ def _kind(row: Any) -> int:
         return 1
 
 
-def _asked(row: Any) -> str:
-    """One text for equal `Question.asked`; that of a bare question needs no JSON."""
-    if row.options is None and row.tools is None and row.slots is None and row.messages is None:
-        return str(row.question.strip())
-    tools = None if row.tools is None else sorted(map(canonical_json, row.tools))
-    return "\0" + canonical_json([row.question.strip(), row.options, tools, row.slots, row.messages])
-
-
 def _answered(row: Any) -> str:
     """One text for equal answers, as `calibrate.data.labels.contradictions` compares them."""
     primary = None if row.drawn is None else row.drawn.primary
@@ -427,7 +419,7 @@ NUMBERS: dict[str, tuple[DTypeLike, Callable[[Any], int]]] = {
 
 DIGESTS: dict[str, tuple[int, Callable[[Any], str]]] = {
     "id_hash": (8, lambda row: str(row.id)),
-    "asked": (8, _asked),
+    "asked": (8, asked_of),
     "answer": (8, _answered),
     "row": (16, _row),
 }

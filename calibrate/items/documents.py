@@ -13,7 +13,8 @@ from typing import Any
 from guardrail.errors import RecordError
 from guardrail.judges.json_value import read_json
 
-from ..data.formats import ColumnMap, Imported, ImportSettings, import_rows
+from ..data.formats.field_map import ColumnMap, ImportSettings
+from ..data.formats.read import Imported, import_rows
 from ..data.row import RawRow
 from ..data.rows import Found, open_rows
 

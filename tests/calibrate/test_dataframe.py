@@ -14,7 +14,7 @@ import pytest
 
 import calibrate
 from calibrate.correctness import Exact
-from calibrate.data.formats import ImportSettings, ScoreColumn
+from calibrate.data.formats.field_map import ImportSettings, ScoreColumn
 from calibrate.data.records import read_records
 from calibrate.dataframe import Records, from_frame
 from calibrate.pipeline import fit_artifact

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
-from calibrate.data.formats import import_rows
+from calibrate.data.formats.read import import_rows
 from calibrate.data.row import RawRow
 from calibrate.scoring.compute import score_records
 from guardrail import Bindings, Guardrail

@@ -14,7 +14,8 @@ from guardrail.files import refuse_special, sqlite_path
 from guardrail.notebook import percent
 
 from ...data.columns import open_each
-from ...data.formats import ImportSettings, graded_file, is_table
+from ...data.formats.field_map import ImportSettings
+from ...data.formats.graded import graded_file, is_table
 from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, rewrite_records, write_records
 from ...data.table import table_of

@@ -12,7 +12,7 @@ from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
 from ...binding import refuse_fitted
-from ...data.formats import is_table
+from ...data.formats.graded import is_table
 from ...data.records import Record, RecordFile, write_records
 from ...data.split import Groups, one_per_question, split
 from ...evaluation.audit import audit, refuse_untestable

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...data.formats import ImportSettings, parse_map
+from ...data.formats.field_map import ImportSettings, parse_map
 from ...data.records import RecordFile
 from ...reviews import Missing, Respond
 from ...scoring.names import key_of

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.data.formats import ImportSettings, ScoreColumn
+from calibrate.data.formats.field_map import ImportSettings, ScoreColumn
 from calibrate.dataframe import from_frame
 from guardrail.errors import RecordError, UsageError
 

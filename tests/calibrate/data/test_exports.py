@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.data.formats import ImportSettings, import_file, parse_map
+from calibrate.data.formats.field_map import ImportSettings, parse_map
+from calibrate.data.formats.read import import_file
 from calibrate.data.labels import read_labels
 from calibrate.data.records import Record, read_records
 from guardrail.errors import RecordError, UsageError

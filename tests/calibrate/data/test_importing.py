@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from calibrate.data.formats import ColumnMap, ImportSettings, import_file, import_rows, parse_map, write_bad
+from calibrate.data.formats.field_map import ColumnMap, ImportSettings, parse_map
+from calibrate.data.formats.read import import_file, import_rows, write_bad
 from calibrate.data.labels import refuse_contradictions
 from calibrate.data.records import Record
 from calibrate.data.row import RawRow

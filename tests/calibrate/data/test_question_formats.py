@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from calibrate.data.formats import QUESTION_FORMATS, load_questions, parse_map
+from calibrate.data.formats.field_map import parse_map
+from calibrate.data.formats.questions import QUESTION_FORMATS, load_questions
 from calibrate.data.questions import Question
 from guardrail.errors import RecordError, UsageError
 from tests.calibrate import fakes

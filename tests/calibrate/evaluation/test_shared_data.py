@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.published import import_published
 from calibrate.correctness import label_records, make_rule
-from calibrate.data.formats import Imported
+from calibrate.data.formats.read import Imported
 from calibrate.data.labels import contradictions
 from calibrate.data.questions import Question
 from calibrate.pipeline import fit_artifact
