@@ -190,10 +190,18 @@ class ItemSession:
 
 @contextmanager
 def _open_items(path: Path, queue: Sequence[Record], cut: float | None) -> Iterator[ItemSession]:
-    """Open a file of item labels as `open_session` does one of labels of answers."""
+    """Open a file of item labels as `open_session` does one of labels of answers.
+
+    Raises:
+        UsageError: It holds labels of whole answers.
+    """
     with open_label_file(path) as stream:
-        labelled = {str(row.values.get("id")) for row in read_rows(path)} if path.stat().st_size else set()
-        yield ItemSession(queue, stream, labelled, cut)
+        rows = [row.values for row in read_rows(path)] if path.stat().st_size else []
+        if any("items" not in row for row in rows):
+            raise UsageError(
+                f"{path} holds labels of whole answers. Name another file for those of items: --labels FILE."
+            )
+        yield ItemSession(queue, stream, {str(row.get("id")) for row in rows}, cut)
 
 
 # -- On the review page ------------------------------------------------------------------------------------------------

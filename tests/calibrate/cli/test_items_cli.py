@@ -187,6 +187,10 @@ def test_two_people_cannot_write_item_labels_to_one_file_and_a_torn_line_is_aske
     printed(called(*arguments, typed="n\n" * 4))
     given = {labels_of(record) for record in read_records(path).records}
     assert given == {(True,) * 4, (False,) * 4}
+    labels.write_text('{"id": "invoice-0", "correct": true}\n')  # said before anybody labels, and not afterwards
+    assert "holds labels of whole answers" in " ".join(
+        printed(called(*arguments, typed="y\n"), 2).replace("│", "").split()
+    )
 
 
 def test_labels_by_hand_up_to_a_cut_keep_it_in_the_next_command_and_count_no_item_above_it(tmp_path: Path) -> None:
