@@ -34,7 +34,6 @@ class Learned:
         artifact: The new artifact.
         file: The records it was fitted on, with their header.
         test: Records kept out of the fit.
-        key: Key of the scores in the records.
         rate: Probability with which every question came into the sample.
         used: Decisions in the sample.
         undecided: Items of the sample without a decision, which count as wrong.
@@ -47,7 +46,6 @@ class Learned:
     artifact: CalibrationArtifact
     file: RecordFile
     test: tuple[Record, ...]
-    key: str
     rate: float
     used: int
     undecided: int
@@ -152,7 +150,6 @@ def learn(
         artifact=fitted,
         file=file,
         test=tuple(test),
-        key=key,
         rate=rate,
         used=len(sample) - len(undecided),
         undecided=len(undecided),

@@ -249,7 +249,8 @@ class DriftMonitor(_Monitor[DriftState]):
 class Monitors:
     """The monitors of a review store. Safe under threads and processes.
 
-    A monitor is started when it is first named, and keeps its settings; give a new artifact a monitor of a new name.
+    A monitor is started when it is first named, and keeps its settings. `risk`, `drift` and `canary` raise `UsageError`
+    if the monitor of this name has others, another artifact or another kind.
 
     Args:
         store: Its database holds the monitors.
@@ -275,20 +276,13 @@ class Monitors:
             alpha: The error rate to test; default: that of the artifact.
             delta: Probability of ever raising a false alarm, in (0, 1).
             min_audit_rate: Smallest audit probability that will occur, in (0, 1].
-
-        Raises:
-            UsageError: The monitor of this name has other settings or another artifact.
         """
         tested, calls = artifact.alpha if alpha is None else alpha, nouns_of(artifact) is CALLS
         start = RiskState.start(artifact.digest, tested, delta, min_audit_rate, calls=calls)
         return RiskMonitor(self.store, name, start)
 
     def known_risk(self, name: str, artifact: CalibrationArtifact) -> RiskMonitor | None:
-        """The `RiskMonitor` of this name with the audit rate and delta it was started with, or None.
-
-        Raises:
-            UsageError: It audits another artifact, or tests another error rate than the artifact promises.
-        """
+        """The `RiskMonitor` of this name with the audit rate and delta it was started with, or None."""
         with self.store.database.read() as transaction:
             row = _fetch(transaction, name)
         state = None if row is None else _state_of(row)
@@ -309,18 +303,11 @@ class Monitors:
 
         ``on_watch_failure``: while the database does not take scores, `DriftMonitor.watch` raises, so that guards hold
         accepted answers back ("hold"); or they pass, and are logged and counted in ``unwritten`` ("pass").
-
-        Raises:
-            UsageError: The monitor of this name has other settings or another artifact.
         """
         return DriftMonitor(self.store, name, Drift(artifact, delta=delta, seed=seed), on_watch_failure)
 
     def canary(self, name: str, questions: int, *, delta: float = 0.05) -> CanaryMonitor:
-        """The `CanaryMonitor` of this name, for a number of questions.
-
-        Raises:
-            UsageError: The monitor of this name has another number of questions, or is of another kind.
-        """
+        """The `CanaryMonitor` of this name, for a number of questions."""
         return CanaryMonitor(self.store, name, CanaryState.start(questions, delta=delta))
 
     def switch(

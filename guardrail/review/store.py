@@ -47,7 +47,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A reviewer's hold on an item for a limited time.
+    """A reviewer's hold on an item for a limited time; after it, it still counts until somebody claims the item.
+
+    What uses it raises `LeaseLostError` if another reviewer holds the item, `AlreadyDecidedError` if it is decided, and
+    `ItemExpiredError` if its deadline has passed.
 
     Attributes:
         item: The item.
@@ -223,13 +226,7 @@ class ReviewStore:
             return _lease_in(row) if mine else None
 
     def renew(self, lease: Lease, *, seconds: float = LEASE) -> Lease:
-        """Keep an item longer.
-
-        Raises:
-            LeaseLostError: Another reviewer holds it.
-            AlreadyDecidedError: It is decided.
-            ItemExpiredError: Its deadline has passed.
-        """
+        """Keep an item longer."""
         _check_lease(lease.reviewer, seconds)
         with self.database.write() as transaction:
             row = _held_row(transaction, lease)
@@ -238,13 +235,7 @@ class ReviewStore:
             return _lease_in(rows.change(transaction, row, lease.reviewer, "renewed", {"until": until}, **changed))
 
     def release(self, lease: Lease) -> None:
-        """Give an item back to the queue.
-
-        Raises:
-            LeaseLostError: Another reviewer holds it.
-            AlreadyDecidedError: It is decided.
-            ItemExpiredError: Its deadline has passed.
-        """
+        """Give an item back to the queue."""
         with self.database.write() as transaction:
             rows.change(transaction, _held_row(transaction, lease), lease.reviewer, "released", {}, **_PUT_BACK)
 
@@ -259,12 +250,7 @@ class ReviewStore:
     def decide(self, lease: Lease, decision: Decision) -> Item:
         """Record a decision and its callback in one transaction. Repeating the same decision changes nothing.
 
-        A lease that has ended still counts as long as nobody else has taken the item.
-
         Raises:
-            LeaseLostError: Another reviewer holds the item.
-            AlreadyDecidedError: Another decision was recorded first.
-            ItemExpiredError: Its deadline has passed.
             UnstorableError: The decision cannot be written and read back unchanged.
             UsageError: The item does not allow this decision.
         """
@@ -594,13 +580,7 @@ def _named(transaction: Transaction, reviewer: str, item: str) -> Row[Any] | Non
 
 
 def _held_row(transaction: Transaction, lease: Lease) -> Row[Any]:
-    """The row of an item that a lease holds, or held last, locked.
-
-    Raises:
-        LeaseLostError: Another reviewer holds it.
-        AlreadyDecidedError: It is decided.
-        ItemExpiredError: Its deadline has passed.
-    """
+    """The row of the item of a lease, locked; errors as `Lease` says."""
     row = rows.fetch(transaction, lease.item.id, lock=True)
     if row.state == "decided":
         raise AlreadyDecidedError(f"item {row.id} was already decided by {row.holder}; that decision stands.")

@@ -406,7 +406,7 @@ def test_the_table_shows_both_on_the_same_questions(reviewed: Path) -> None:
     assert learned.old.n == learned.new.n == len(learned.test)
     assert {record.id for record in learned.test}.isdisjoint({record.id for record in learned.file.records})
     accepted = [
-        record for record in learned.test if (record.scores[learned.key].value or 0.0) <= THRESHOLD
+        record for record in learned.test if (record.scores[ARTIFACT.estimator.name].value or 0.0) <= THRESHOLD
     ]  # fmt: skip
     assert learned.old.n_accepted == len(accepted)
     assert learned.old.n_errors == sum(not record.correct for record in accepted)

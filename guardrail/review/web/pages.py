@@ -244,12 +244,17 @@ def _decision(call: SiteCall, item: Item) -> Decision:
     action: Any = call.field("action")
     note = call.field("note").strip()
     if call.field("choice"):
-        return _choice(call, item, note)
+        chosen = choose(item.content, call.field("choice"), note)
+        if chosen is None:
+            why = "Nothing was changed. Reload the page and choose again, or decide in another way."
+            raise PageError(422, "This answer is not on the list, or cannot be chosen", why)
+        return chosen
     try:
         if action == "items":
             return decision_by_items(item.content, call.field, note)
         if action == "edit":
-            return edit_of(item.content, _edited(call, item), note)
+            edited = Candidate(text=call.field("edited"), tool_calls=edited_calls(item.content, call.sent))
+            return edit_of(item.content, edited, note)
         text = call.field("text") if action in ("respond", "answer") else call.field("reason").strip() or None
         return Decision(action=action, text=text, note=note)
     except ValidationError as error:
@@ -262,17 +267,6 @@ def problem_in(error: ValidationError) -> str:
     problem = error.errors()[0]
     where = ".".join(str(item) for item in problem["loc"])
     return f"{where}: {str(problem['msg']).removeprefix('Value error, ')}".removeprefix(": ")
-
-
-def _choice(call: SiteCall, item: Item, note: str) -> Decision:
-    decision = choose(item.content, call.field("choice"), note)
-    if decision is None:
-        why = (
-            "This item has no such answer, or the answer cannot be chosen. Nothing was changed. Reload the page and "
-            "choose again, or decide in another way."
-        )
-        raise PageError(422, "This answer is not on the list", why)
-    return decision
 
 
 def edit_of(content: Content, edited: Candidate, note: str) -> Decision:
@@ -296,10 +290,6 @@ def _is_unchanged(before: Candidate, edited: Candidate) -> bool:
 def _as_field_text(text: str) -> str:
     """As a browser's text field returns it: one kind of line end, no NUL."""
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
-
-
-def _edited(call: SiteCall, item: Item) -> Candidate:
-    return Candidate(text=call.field("edited"), tool_calls=edited_calls(item.content, call.sent))
 
 
 def _page_number(request: Request) -> int:

@@ -65,6 +65,7 @@ def test_times_that_no_calendar_holds(store: ReviewStore, seconds: float) -> Non
         lambda: store.enqueue(CONTENT, expires_in=seconds),
         lambda: store.claim("bob", seconds=seconds, item=item.id),
         lambda: store.renew(lease, seconds=seconds),
+        lambda: store.lease([item.id], seconds=seconds),
         lambda: store.purge(seconds),
         lambda: ask_reviewer(store, wait=seconds),
         lambda: ticket(store, expires_in=seconds),
@@ -129,7 +130,8 @@ def test_what_cannot_be_there_is_not_there(store: ReviewStore, name: str) -> Non
 
 
 def test_a_callback_is_a_url_that_can_be_stored(store: ReviewStore) -> None:
-    for callback in ("http://x/\0", f"http://x/{HALF}", "ftp://x", "http://[x", "https:///path", ""):
+    broken = ("http://x/\0", f"http://x/{HALF}", "http://x/y\r\nX: y", "http://x/\ty", "http://x/ y")
+    for callback in (*broken, "ftp://x", "http://[x", "https:///path", ""):
         with pytest.raises(UsageError, match="callback must be an http"):
             store.enqueue(CONTENT, callback=callback)
     for callback in ("http://127.0.0.1:9", "https://x/decided/7"):

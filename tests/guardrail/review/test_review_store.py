@@ -652,12 +652,6 @@ def test_an_expired_item_is_leased_too_and_a_decision_told_twice_stays_one(store
     assert store.decide(lease, APPROVE).decision is not None  # a retry after an answer that got lost
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), 1e12])
-def test_a_work_lease_has_a_length(store: ReviewStore, seconds: float) -> None:
-    with pytest.raises(UsageError, match="ten years"):
-        store.lease([decided(store)], seconds=seconds)
-
-
 def test_threads_that_lease_the_same_items_at_once_do_not_share_them(store: ReviewStore) -> None:
     ids = [decided(store) for _ in range(2)]
     results: list[list[WorkLease]] = []
