@@ -41,7 +41,7 @@ __all__ = [
 DecisionType = Literal["approve", "edit", "reject", "respond", "answer"]
 ALL_DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond", "answer")
 REQUEST_FORMAT = 1
-"""Version of the request in an interrupt; a request without a version is of the first."""
+"""Version of the request in an interrupt."""
 
 
 def _unbroken(text: str) -> str:

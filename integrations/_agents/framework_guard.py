@@ -94,7 +94,7 @@ class FrameworkGuard:
         if ANSWER_TOOL in {*options.get("exempt", ()), *(options.get("tools") or {})}:
             raise UsageError(f"{ANSWER_TOOL!r} is the guard's own tool. Leave it out of tools= and exempt=.")
         self._model = model
-        self.gate = AgentGate(artifact, options, calls_too=True, made_per_run=True)
+        self.gate = AgentGate(artifact, options, per_run=True)
         self.asks = self.gate.reviewed and held == "approve"
         if not self.asks and any(map(is_collecting, self.artifacts.artifacts)):
             raise UsageError('"collect" asks a person about each call or answer, so it needs held="approve".')

@@ -131,10 +131,10 @@ class AgentGate:
     Args:
         artifact: Judges final answers; with the option ``key`` the artifact of a router.
         options: See `GateOptions`.
-        calls_too: Whether ``artifact`` judges calls, too, if the option ``tools`` is not given.
         calibrated_settings: Call settings that the artifacts' answers were collected with.
-        made_per_run: Whether the memory of draws and the probe of a model are shared with agents of this model and plan
-            that are made later: an agent made for each request would otherwise draw again until the gate accepts.
+        per_run: Whether the guard may be made for each run, as in frameworks whose agents are. Then ``artifact`` judges
+            calls, too, if the option ``tools`` is not given, and the memory of draws and the probe of a model are
+            shared with guards of this model and plan that are made later: they would draw again until one accepts.
 
     Raises:
         UsageError: See `options_of` and `ArtifactSet.by_route`; or the path does not exist, or it asks the same
@@ -147,9 +147,8 @@ class AgentGate:
         artifact: Given | RouterArtifact | None,
         options: Mapping[str, Any],
         *,
-        calls_too: bool = False,
         calibrated_settings: Mapping[str, Any] | None = None,
-        made_per_run: bool = False,
+        per_run: bool = False,
     ) -> None:
         self.options = options = options_of(options)
         self.allowed = options["allowed_decisions"]
@@ -159,7 +158,7 @@ class AgentGate:
             self.on_abstain: Any = path if self.reviewed else known_path(path)
         except ValueError as error:
             raise UsageError(f'{error}. In an agent it may also be "review": a person decides.') from error
-        self._routes = ArtifactSet.by_route(artifact, options, calls_too=calls_too)
+        self._routes = ArtifactSet.by_route(artifact, options, calls_too=per_run)
         # A router's sets differ in the artifact of answers alone (and of calls, if it judges them, too).
         self.artifacts = next(iter(self._routes.values()))
         listed = [each for artifacts in self._routes.values() for each in artifacts.artifacts]
@@ -171,7 +170,7 @@ class AgentGate:
         refuse_same_guard(self.on_abstain, listed)
         remember = options["remember"]
         self.draws = remember if isinstance(remember, Draws) else Draws(remember)
-        self._shares = made_per_run and not isinstance(remember, Draws) and not self.artifacts.stand_in
+        self._shares = per_run and not isinstance(remember, Draws) and not self.artifacts.stand_in
         self._models: LRU[ModelGate] = LRU(MODELS)
 
     def memory_of(self, model: BaseChatModel, plan: SamplingPlan) -> tuple[Draws, EndpointTrust]:

@@ -180,7 +180,23 @@ class HeldMessage(Frozen):
             verdicts: Verdicts on calls, by tool name; a person does not decide about other calls.
             answers: Tools whose call is the answer.
         """
-        judged = _targets_of(message, verdicts or {}, answers, verdict)
+        gated = verdicts or {}
+        judged = tuple(
+            ReviewTarget(
+                name=call["name"],
+                call_id=str(call["id"]),
+                args=dict(call["args"]),
+                is_answer=call["name"] in answers,
+                verdict=gated[call["name"]],
+            )
+            for call in message.tool_calls
+            if call["name"] in gated
+        )
+        if all(call.is_answer for call in judged):  # a person decides about the text, or about the structured answer
+            alone = len(message.tool_calls) == len(judged) == 1
+            text = json.dumps(judged[0].args, ensure_ascii=False) if alone else str(message.text)
+            answer = {"name": "answer", "call_id": None, "args": {"text": text}, "is_answer": bool(judged)}
+            judged = (ReviewTarget(**answer, verdict=verdict),)
         called = {target.name for target in judged if not target.is_answer}
         schemas = {name: schema for name, schema in conversation.schemas.items() if name in called}
         conversation = conversation.model_copy(update={"schemas": schemas})
@@ -249,27 +265,6 @@ class MessageNote(Frozen):
     def decision(self) -> dict[str, Any] | None:
         """In a store: a person's decision about the call or answer; None without one."""
         return self.decisions[0] if self.decisions else None
-
-
-def _targets_of(
-    message: AIMessage, verdicts: Mapping[str, Verdict], answers: Collection[str], whole: Verdict
-) -> tuple[ReviewTarget, ...]:
-    """Targets of a person's decision: the judged calls and a structured answer beside them, or else the answer."""
-    calls = tuple(
-        ReviewTarget(
-            name=call["name"],
-            call_id=str(call["id"]),
-            args=dict(call["args"]),
-            is_answer=call["name"] in answers,
-            verdict=verdicts[call["name"]],
-        )
-        for call in message.tool_calls
-        if call["name"] in verdicts
-    )
-    if not all(call.is_answer for call in calls):
-        return calls
-    text = json.dumps(calls[0].args, ensure_ascii=False) if len(message.tool_calls) == len(calls) == 1 else message.text
-    return (ReviewTarget(name="answer", call_id=None, args={"text": str(text)}, is_answer=bool(calls), verdict=whole),)
 
 
 def held_message(held: HeldMessage) -> AIMessage:

@@ -54,13 +54,12 @@ class BaseBridge:
     def _item(self, request: Mapping[str, Any], key: str, **metadata: str) -> Item:
         """The item of a request, added if it is new."""
         own = {**self.metadata, **metadata, "conversation": request["conversation"]}  # labels are told apart by it
-        content = content_of(request).model_copy(
-            update={"metadata": own, "candidate_set": self._candidate_set(request)}
-        )
+        more = {"metadata": own, "candidate_set": self._candidate_set(request)}
+        content = content_of(request).model_copy(update=more)
         return self.store.enqueue(content, key=key, expires_in=self.expires_in, callback=self.callback)
 
     def _candidate_set(self, request: Mapping[str, Any]) -> Any:
-        if self.candidates is None or "meanings" not in request:  # without them the list would be another one
+        if self.candidates is None:
             return None
         rules = self.candidates if isinstance(self.candidates, Sequence) else [self.candidates]
         verdict = Verdict.from_stored(_verdict(request))
@@ -213,9 +212,7 @@ def content_of(request: Mapping[str, Any]) -> Content:
     kind, verdict = request["kind"], _verdict(request)
     shown = None if verdict["candidate"] is None else Candidate.from_stored(verdict["candidate"])
     allowed = tuple(request["review_configs"][0]["allowed_decisions"])
-    if (
-        kind == "answer" and request["candidate"]["tool_calls"]
-    ):  # a plain graph releases such a message as a whole, or not at all
+    if kind == "answer" and request["candidate"]["tool_calls"]:  # a plain graph releases it as a whole, or not at all
         allowed = tuple(name for name in allowed if name != "edit") or ("reject",)
     return Content(
         question=request["question"],
@@ -238,18 +235,17 @@ def _verdict(request: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **request["verdict"],
         "candidate": {"text": shown["text"], "tool_calls": calls} if shown["text"] or calls else None,
-        "meanings": list(request.get("meanings", ())),
+        "meanings": list(request["meanings"]),
     }
 
 
 def _refusal_of(item: Item, request: Mapping[str, Any]) -> str | None:
     """Reason why a decision cannot be carried out: the message was changed since, or the edit is invalid."""
     assert item.decision is not None, "only decided items are carried out"
-    if item.decision.action in ("approve", "edit") and content_digest(item.content) != content_digest(
-        content_of(request)
-    ):
+    waiting, decision = content_of(request), item.decision
+    if decision.action in ("approve", "edit") and content_digest(item.content) != content_digest(waiting):
         return CHANGED
-    return None if item.decision.candidate is None else content_of(request).why_not(item.decision.candidate)
+    return None if decision.candidate is None else waiting.why_not(decision.candidate)
 
 
 def content_digest(content: Content) -> str:

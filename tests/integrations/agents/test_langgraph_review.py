@@ -415,7 +415,14 @@ async def test_an_approval_of_something_else_than_what_waits_lapses(
 def test_every_part_of_what_an_approval_gives_out_is_compared() -> None:
     calls = [{"name": name, "args": {"to": "bob"}} for name in ("transfer", "read")]
     action_requests = [{"name": name} for name in ("transfer", "read")]
-    nothing: dict[str, Any] = {"question": "", "messages": [], "verdict": {}, "alternatives": [], "schemas": {}}
+    nothing: dict[str, Any] = {
+        "question": "",
+        "messages": [],
+        "verdict": {},
+        "alternatives": [],
+        "schemas": {},
+        "meanings": [],
+    }
     value = {
         **nothing,
         "kind": "tool_call",
