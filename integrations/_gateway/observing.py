@@ -19,7 +19,7 @@ from guardrail.guard.comparability import unlike_served
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.observers import chosen
 from guardrail.guard.record_lines import RecordLines
-from guardrail.plain_json import sha256_hex
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.prompting import role_of, turns_of
 from guardrail.sampling.effects import run
 from guardrail.sampling.replies import end_of, read_reply
@@ -43,8 +43,8 @@ REASONS = DRAWING | {*Unmeasured, "history", "messages", "n", "prompt", "respons
 """Names that may stand for a reason why an answer is not measured."""
 MOST_REASONS = 100
 """Different reasons that are counted."""
-MOST_SETTINGS = 1000
-"""Different settings of requests that are counted."""
+MOST_PLANS, MOST_SHOWN = 1000, 10
+"""Different plans that are counted, and that are shown."""
 
 
 class Passed(NamedTuple):
@@ -71,7 +71,8 @@ class Observing:
     def __init__(self, alias: ServedAlias, health: Health) -> None:
         self.alias, self._health, self._lock = alias, health, threading.Lock()
         self._reasons: Counter[tuple[str, str]] = Counter()
-        self._settings_seen: Counter[Settings] = Counter()
+        self._plans: Counter[str] = Counter()
+        """The plans, as JSON, that would have measured the requests."""
         if alias.plan is not None:
             refuse_majority(alias.plan, f"observe the answers of models.{alias.name}")
         limits = self._settings = alias.config.observe
@@ -94,20 +95,15 @@ class Observing:
             )
 
     def summary(self) -> dict[str, Any]:
-        """Counts of this alias, the reasons of what was not measured, and the most frequent settings of its requests.
-
-        ``plan`` is an ``observe.plan`` for the most frequent ones.
-        """
-        row, plan, fates = self.queue.observed, self.alias.plan, dict[str, dict[str, int]]()
+        """Counts of this alias, the reasons of what was not measured, and plans for the most frequent requests."""
+        row, fates = self.queue.observed, dict[str, dict[str, int]]()
         with self._lock:
             for (fate, reason), number in self._reasons.items():
                 fates.setdefault(fate, {})[reason] = number
-            settings, total = self._settings_seen.most_common(10), self._settings_seen.total()
-        listed = [{"share": round(number / total, 4), **each._asdict()} for each, number in settings]
-        more: dict[str, Any] = {"reasons": fates, "requests": listed, "warnings": self._health.lines(self.alias.name)}
-        if plan is not None and settings:
-            more["plan"] = settings[0][0].plan(plan.n)
-        return {**asdict(row), "acceptance": row.acceptance, **more}
+            plans, total = self._plans.most_common(MOST_SHOWN), self._plans.total()
+        shown = [{"share": round(number / total, 4), "plan": json.loads(plan)} for plan, number in plans]
+        warnings = self._health.lines(self.alias.name)
+        return {**asdict(row), "acceptance": row.acceptance, "reasons": fates, "plans": shown, "warnings": warnings}
 
     # -- passing through -----------------------------------------------------------------------------------------------
 
@@ -167,10 +163,9 @@ class Observing:
         """Measure one served answer; returns the field of `Observed` that it counts under, "" if it is lost."""
         alias, plan = self.alias, self.alias.plan
         assert plan is not None, "only aliases with a plan choose answers"
-        sent, fate, drawn = Settings.of(passed.body), "not_comparable", None
+        body, messages, fate, drawn = passed.body, tuple[BaseMessage, ...](), "not_comparable", None
         try:
             body = passed.dialect.read(passed.body, plan)  # refuses what continues a stored response
-            sent = Settings.of(body)
             messages = messages_of(body)
             causes: Sequence[str] = self._unlike(body, message, plan)
             if not causes:
@@ -178,12 +173,13 @@ class Observing:
         except ApiError as error:  # tools or a format other than the calibrated ones
             causes = [error.param or error.code or ""]
         except GuardrailError:  # a prompt or turns other than the calibrated ones
-            causes = ["history" if sent.history else "prompt"]
+            causes = ["history" if sum(role_of(message) != "system" for message in messages) > 1 else "prompt"]
         if causes:
             self._missed(fate, causes)
+        matching = canonical_json(plan_for(body, plan.n))
         with self._lock:
-            if sent in self._settings_seen or len(self._settings_seen) < MOST_SETTINGS:
-                self._settings_seen[sent] += 1
+            if matching in self._plans or len(self._plans) < MOST_PLANS:
+                self._plans[matching] += 1
         records = self._settings.records
         if drawn is not None and self._records and records and chosen(passed.name, records.rate, salt="label"):
             before, _, after = self._prompt.template.partition("{question}")
@@ -245,7 +241,7 @@ class Observing:
             text = f"answers could not be measured ({reason}), so nothing is learned from them"
         else:
             text = f"answers are not measured, because their requests differ from the plan in {reason}"
-        more = "GET /guardrail/v1/observed shows the requests and a configuration that matches"
+        more = "GET /guardrail/v1/observed shows the plans that match the requests"
         self._health.warn(self.alias.name, f"{fate}:{reason}", f"{text}. {more}")
 
     def _unlike(self, body: Mapping[str, Any], message: AIMessage, plan: SamplingPlan) -> list[str]:
@@ -306,53 +302,17 @@ async def _message(content: bytes, request: Mapping[str, Any], dialect: Dialect)
     return message
 
 
-# -- settings of requests, for a plan that could measure them ---------------------------------------------------------
+def plan_for(body: Mapping[str, Any], n: int) -> dict[str, Any]:
+    """The ``observe.plan`` whose primary answer is drawn as a request asks; what it leaves out has OpenAI's default."""
 
+    def number(*names: str) -> Any:
+        return next((body[name] for name in names if isinstance(body.get(name), int | float)), None)
 
-class Settings(NamedTuple):
-    """The settings of a request that decide whether its answer can be compared; no text of the prompt."""
-
-    temperature: Any
-    """As sent; None if it is left out, which is OpenAI's default of 1."""
-    top_p: Any
-    max_tokens: Any
-    system_prompt: bool
-    history: bool
-    """Whether there is more than one message besides the system prompt."""
-    tools: bool
-    json: str | None
-    """Type of the answer format; None for text."""
-
-    @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Settings:
-        """The settings of a chat completion's request."""
-        listed = [each for each in body.get("messages") or () if isinstance(each, Mapping)]
-        system = sum(each.get("role") in ("system", "developer") for each in listed)
-        form = body.get("response_format")
-        kind = form.get("type") if isinstance(form, Mapping) else None
-        return cls(
-            temperature=_number(body.get("temperature")),
-            top_p=_number(body.get("top_p")),
-            max_tokens=_number(body.get("max_completion_tokens", body.get("max_tokens"))),
-            system_prompt=system > 0,
-            history=len(listed) - system > 1,
-            tools=bool(body.get("tools")),
-            json=kind if kind in ("json_object", "json_schema") else None,
-        )
-
-    def plan(self, n: int) -> dict[str, Any]:
-        """The ``observe.plan`` whose primary answer is drawn with these settings."""
-        temperature = 1.0 if self.temperature is None else self.temperature
-        plan: dict[str, Any] = {
-            "n": n,
-            "primary": "sampled" if temperature else "greedy",
-            "temperature": temperature or 1.0,
-        }
-        more: dict[str, Any] = {"top_p": 1.0 if self.top_p is None else self.top_p, "max_tokens": self.max_tokens}
-        if self.json == "json_object":
-            more["bindings"] = {"response_format": {"type": self.json}}
-        return plan | {name: value for name, value in more.items() if value is not None}
-
-
-def _number(value: Any) -> Any:
-    return value if isinstance(value, int | float) else None
+    temperature, top_p, form = number("temperature"), number("top_p"), body.get("response_format")
+    plan: dict[str, Any] = {"n": n, "primary": "greedy" if temperature == 0 else "sampled"}
+    plan |= {"temperature": temperature or 1.0, "top_p": 1.0 if top_p is None else top_p}
+    if (limit := number("max_completion_tokens", "max_tokens")) is not None:
+        plan["max_tokens"] = limit
+    if isinstance(form, Mapping) and form.get("type") == "json_object":
+        plan["bindings"] = {"response_format": {"type": "json_object"}}
+    return plan

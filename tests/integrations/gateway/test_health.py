@@ -10,7 +10,7 @@ import pytest
 from guardrail.review.errors import StoreUnavailableError
 from guardrail.types import SamplingPlan
 from integrations._gateway.health import AGAIN, IN_A_ROW, LASTS, Health
-from integrations._gateway.observing import Settings
+from integrations._gateway.observing import plan_for
 from integrations._openai.clients import EndpointState
 from tests.integrations.gateway.conftest import SURE, UNSURE, Held, Serve
 from tests.integrations.gateway.test_observing import COLLECT, GREEDY, counts, observing
@@ -295,10 +295,9 @@ def test_observing_says_why_nothing_is_measured(serve: Serve, endpoint: Held, ca
     assert counts(served).not_comparable == 4
     row = served.http.get("/guardrail/v1/observed").json()["m"]
     assert row["reasons"] == {"not_comparable": {"other_field+temperature": 3, "response_format": 1}}
-    assert [(sent["share"], sent["temperature"], sent["json"]) for sent in row["requests"]] == [
-        (0.75, 0, None),
-        (0.25, 1, "json_object"),
-    ]
+    greedy, formatted = row["plans"]
+    assert (greedy["share"], greedy["plan"]["primary"], formatted["share"]) == (0.75, "greedy", 0.25)
+    assert formatted["plan"]["bindings"] == {"response_format": {"type": "json_object"}}
     page = served.http.get("/metrics").text
     assert 'fate="not_comparable",model="m",reason="other_field+temperature"} 3.0' in page
     assert "unheard_of" not in page
@@ -333,16 +332,17 @@ def test_with_the_proposed_plan_an_ordinary_app_is_measured(serve: Serve, endpoi
 
     before, shown = asked(plan=COLLECT)
     assert (before.not_comparable, before.collected) == (5, 0)
-    most = shown["requests"][0]
-    assert (most["share"], most["temperature"], most["system_prompt"], most["history"]) == (0.6, 0.7, True, False)
-    assert shown["plan"] == {"n": 4, "primary": "sampled", "temperature": 0.7, "top_p": 1.0, "max_tokens": 50}
+    most = shown["plans"][0]
+    plan = {"n": 4, "primary": "sampled", "temperature": 0.7, "top_p": 1.0, "max_tokens": 50}
+    assert most == {"share": 0.8, "plan": plan}
+    assert shown["reasons"] == {"not_comparable": {"temperature": 5}}
     assert system["content"] not in str(shown)
-    after, _ = asked(plan=shown["plan"], prompt={"system": system["content"]})
+    after, _ = asked(plan=plan, prompt={"system": system["content"]})
     assert (after.not_comparable, after.collected) == (1, 4)
 
 
 def test_the_proposed_plan_of_greedy_and_of_formatted_answers() -> None:
-    greedy = Settings.of({"temperature": 0, "response_format": {"type": "json_object"}}).plan(7)
+    greedy = plan_for({"temperature": 0, "response_format": {"type": "json_object"}}, 7)
     assert SamplingPlan(**greedy).primary == "greedy"
     assert greedy["bindings"] == {"response_format": {"type": "json_object"}}
     assert "max_tokens" not in greedy, "the plan's own limit"
