@@ -61,14 +61,9 @@ def uses_models(estimators: Iterable[Estimator]) -> bool:
 
 def with_cache(estimator: Estimator, cache: PairCache) -> Estimator:
     """The estimator with its models' verdicts kept in a cache; its spec stays the same."""
-    judge, similarity, entailment = estimator.judge, estimator.similarity, estimator.entailment
-    return replace(
-        estimator,
-        members=tuple(with_cache(member, cache) for member in estimator.members),
-        judge=judge if judge is None or not judge.is_slow else cached(judge, cache),
-        similarity=similarity if similarity is None or not similarity.is_slow else cached(similarity, cache),
-        entailment=None if entailment is None else cached(entailment, cache),
-    )
+    members = tuple(with_cache(member, cache) for member in estimator.members)
+    models = {role: cached(model, cache) for role, model in estimator.slow_models.items()}
+    return replace(estimator, members=members, **models)
 
 
 class ScoreSummary:

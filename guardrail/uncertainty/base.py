@@ -158,20 +158,20 @@ class Estimator:
                 )
 
     @property
+    def slow_models(self) -> dict[str, Any]:
+        """The models behind it that may take noticeable time, by role: all that do not state otherwise."""
+        models = {"judge": self.judge, "similarity": self.similarity, "entailment": self.entailment}
+        return {role: model for role, model in models.items() if model is not None and getattr(model, "is_slow", True)}
+
+    @property
     def is_slow(self) -> bool:
         """True if measuring may take noticeable time (it asks a model, or an object of unknown cost).
 
-        Async callers then measure in a thread. A judge or similarity is slow unless it states otherwise.
+        Async callers then measure in a thread.
         """
-        return (
-            self.entailment is not None
-            or (self.judge is not None and self.judge.is_slow)
-            or (self.similarity is not None and self.similarity.is_slow)
-            # A combination has no judge: its cost is that of its members.
-            or any(member.is_slow for member in self.members)
-            # A formula that asks a model itself, as that of items does, says so.
-            or getattr(self.formula, "is_slow", False) is True
-        )
+        # A combination has no judge: its cost is that of its members. A formula that asks a model itself says so.
+        of_members = any(member.is_slow for member in self.members)
+        return bool(self.slow_models) or of_members or getattr(self.formula, "is_slow", False) is True
 
     @property
     def reads_answer(self) -> bool:
@@ -224,13 +224,12 @@ class Estimator:
     @property
     def spec(self) -> EstimatorSpec:
         """The identity that an artifact stores."""
-        clusters = self.judge is not None
         return EstimatorSpec(
             name=self.name,
             version=self.version,
             unit=self.unit,
             judge=self.judge.spec if self.judge is not None else None,
-            clustering=self.clustering if clusters else None,
+            clustering=self.clustering if self.judge is not None else None,
             similarity=self.similarity.spec if self.similarity is not None else None,
             entailment=self.entailment.spec if self.entailment is not None else None,
             params=dict(self.params),
@@ -245,10 +244,7 @@ class Estimator:
             score = self.formula(evidence)
         except Missing as missing:
             return self.unmeasured(missing.reason, missing.detail)
-        except (
-            ArithmeticError,
-            ValueError,
-        ) as error:  # the domain of a logarithm, say
+        except (ArithmeticError, ValueError) as error:  # the domain of a logarithm, say
             return self.unmeasured(Unmeasured.NOT_FINITE, f"{self.name}: {type(error).__name__}: {error}")
         if not math.isfinite(score):
             return self.unmeasured(Unmeasured.NOT_FINITE, f"{self.name} gave {score}")
