@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..specs import JudgeSpec
 from ..types import canonical_calls
-from .base import Entailment, EntailmentScores, Item, Judge
+from .base import Entailment, EntailmentScores, EqualityJudge, Item, Judge
 from .json_value import JsonJudge
 from .numbers import NumericJudge
 from .registry import (
@@ -23,6 +23,7 @@ from .words import is_refusal, normalise
 __all__ = [
     "Entailment",
     "EntailmentScores",
+    "EqualityJudge",
     "ExactJudge",
     "GuardedJaccard",
     "Item",

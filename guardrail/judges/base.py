@@ -73,19 +73,6 @@ class Judge(Comparer):
 
     A subclass defines ``spec`` and one of ``equivalent`` and ``equivalent_batch``; each is the default of the other.
     Equivalence must be symmetric: a judge that asks a directed question (entailment) asks it both ways itself.
-
-    Example:
-        >>> class FirstLetter(Judge):
-        ...     is_slow = False
-        ...     spec = JudgeSpec(name="first_letter", version=1, params={})
-        ...
-        ...     def identity(self, text: str) -> str:
-        ...         return text[:1].casefold()
-        ...
-        ...     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        ...         return [self.identity(a) == self.identity(b) for a, b in pairs]
-        >>> FirstLetter().equivalent_batch([("Capital of France?", "Paris", "paris, France")])
-        [True]
     """
 
     __slots__ = ()
@@ -104,7 +91,18 @@ class Judge(Comparer):
 
 
 class EqualityJudge(Judge):
-    """Two answers are the same iff their keys are equal: a subclass defines ``spec`` and ``identity``."""
+    """Two answers are the same iff their keys are equal: a subclass defines ``spec`` and ``identity``.
+
+    Example:
+        >>> class FirstLetter(EqualityJudge):
+        ...     is_slow = False
+        ...     spec = JudgeSpec(name="first_letter", version=1, params={})
+        ...
+        ...     def identity(self, text: str) -> str:
+        ...         return text[:1].casefold()
+        >>> FirstLetter().equivalent_batch([("Capital of France?", "Paris", "paris, France")])
+        [True]
+    """
 
     __slots__ = ()
 

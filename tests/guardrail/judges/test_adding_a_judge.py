@@ -17,7 +17,7 @@ from calibrate.data.records import read_records, write_records
 from calibrate.scoring.names import estimator_key, parse_estimator
 from guardrail import Guardrail, make_estimator, make_judge, plan_for
 from guardrail.errors import UsageError
-from guardrail.judges import Item, Judge, JudgeSpec, list_judges
+from guardrail.judges import EqualityJudge, Item, Judge, JudgeSpec, list_judges
 from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.registry import JUDGES
 from guardrail.testing import ScriptedChat, make_artifact
@@ -27,17 +27,14 @@ from guardrail.uncertainty import cluster, from_spec, measure
 # -- What a contributor writes -----------------------------------------------------------------------------------------
 
 
-class FirstLetterJudge(Judge):
+class FirstLetterJudge(EqualityJudge):
     """Two answers are the same iff they begin with the same letter."""
 
     is_slow = False
+    spec = JudgeSpec(name="first_letter", version=1, params={})
 
-    @property
-    def spec(self) -> JudgeSpec:
-        return JudgeSpec(name="first_letter", version=1, params={})
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        return [a[:1].casefold() == b[:1].casefold() for a, b in pairs]
+    def identity(self, text: str) -> str:
+        return text[:1].casefold()
 
 
 @pytest.fixture
