@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -18,7 +18,7 @@ from guardrail.items.spec import ITEMS, ItemsSpec
 from ..data.progress import bar
 from ..data.records import RecordFile, header_of, read_records, write_records
 from ..data.split import one_per_question
-from ..evaluation.planning import DEFAULT_SIZES, Plan, ScopeRow, plan_scope
+from ..evaluation.planning import DEFAULT_SIZES, Plan, plan_scope
 from ..evaluation.planning import plan as simulate
 from ..evaluation.populations import Binormal, ItemPilot, Pilot, error_probabilities
 from ..pipeline import described
@@ -73,13 +73,9 @@ def plan(
         if not pilot:
             raise UsageError("--items plans from a pilot: a hundred or more records with labelled items, as --pilot.")
     if records:
-        scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
-        rows = _compare_scopes(scores, probability, alpha, delta, labels, rule, repetitions)
-        source = "errors as in the pilot" if pilot else "errors by the guessed accuracy and AUROC"
-        print_line(f"Simulated: {repetitions} calibrations on {scores.size} real scores, {source}.", "dim")
-        flags = " ".join(f"--records {shlex.quote(str(path))}" for path in records)
-        best = max(rows, key=lambda row: (row.labels, row.acceptance.value))
-        finish([], f"calibrate sample {flags} --scope {best.share:g} --n {best.labels}")
+        guess = None if accuracy is None or auroc is None else Binormal(accuracy, auroc)
+        settings = {"alpha": alpha, "delta": delta, "repetitions": repetitions}
+        _plan_scopes(records, pilot or (), guess, estimator, rule or ["certified"], labels or [300], settings)
         return
     if labels:
         raise UsageError(
@@ -119,29 +115,6 @@ def _pilot(paths: Sequence[Path], estimator: str | None, *, items: bool) -> Pilo
     return ItemPilot(ScoredItems.of(one_per_question(file.records), ItemsSpec.of(spec)).items)
 
 
-def _known_scores(
-    records: Sequence[Path],
-    pilot: Sequence[Path] | None,
-    estimator: str | None,
-    accuracy: float | None,
-    auroc: float | None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Scores of the unlabelled questions, and the probability that each answer is wrong."""
-    file = open_pool(records)
-    key = chosen_estimator(file, estimator)
-    values = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
-    scores = np.array([value for value in values if value is not None])
-    if not scores.size:
-        raise UsageError(f"{file.path} has no {key!r} scores. Run: calibrate score {file.typed}")
-    if pilot:
-        return scores, error_probabilities(scores, *_labelled(pilot, key))
-    if accuracy is None or auroc is None:
-        raise UsageError(
-            "--records needs to know how often answers are wrong: give --pilot, or guesses as --accuracy and --auroc."
-        )
-    return scores, Binormal(accuracy, auroc).error_probabilities(scores)
-
-
 def _labelled(pilot: Sequence[Path], estimator: str | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Scores and errors of a pilot."""
     file = open_pool(pilot)
@@ -149,47 +122,54 @@ def _labelled(pilot: Sequence[Path], estimator: str | None) -> tuple[NDArray[np.
     return scored.uncertainty, scored.error.astype(np.int64)
 
 
-def _compare_scopes(
-    scores: NDArray[np.float64],
-    probability: NDArray[np.float64],
-    alpha: float,
-    delta: float,
-    labels: list[int] | None,
-    rule: list[str] | None,
-    repetitions: int,
-) -> list[ScopeRow]:
-    """Print the acceptance of each scope at each budget of labels."""
-    if rule is not None and len(rule) > 1:
-        raise UsageError(f"--records compares scopes for one rule, got {len(rule)}. Name one --rule.")
-    chosen, budgets = (rule or ["certified"])[0], sorted(set(labels or [300]))
-    with bar(console, "simulating", "scopes") as progress:
-        rows = plan_scope(
-            scores,
-            probability,
-            alpha=alpha,
-            delta=delta,
-            labels=budgets,
-            rule=chosen,
-            repetitions=repetitions,
-            progress=progress,
+def _plan_scopes(
+    records: Sequence[Path],
+    pilot: Sequence[Path],
+    guess: Binormal | None,
+    estimator: str | None,
+    rules: Sequence[str],
+    labels: Sequence[int],
+    settings: Mapping[str, Any],
+) -> None:
+    """Print the acceptance where labels are drawn from all questions, or from those of the lowest scores only."""
+    if len(rules) > 1:
+        raise UsageError(f"--records compares scopes for one rule, got {len(rules)}. Name one --rule.")
+    file = open_pool(records)
+    key = chosen_estimator(file, estimator)
+    scores = file.records.scores(key)
+    scores = scores[~np.isnan(scores)]
+    if not scores.size:
+        raise UsageError(f"{file.path} has no {key!r} scores. Run: calibrate score {file.typed}")
+    if pilot:
+        probability, source = error_probabilities(scores, *_labelled(pilot, key)), "as in the pilot"
+    elif guess is not None:
+        probability, source = guess.error_probabilities(scores), "by the guessed accuracy and AUROC"
+    else:
+        raise UsageError(
+            "--records needs to know how often answers are wrong: give --pilot, or guesses as --accuracy and --auroc."
         )
+    budgets = sorted(set(labels))
+    with bar(console, "simulating", "scopes") as progress:
+        rows = plan_scope(scores, probability, labels=budgets, rule=rules[0], progress=progress, **settings)
     if not rows:
         raise UsageError(f"{scores.size} scored questions are too few to draw {budgets[0]} from. Score more.")
-    cells = {(row.share, row.labels): _cell(row) for row in rows}
-    listed = [
+    cells = {
+        (row.share, row.labels): f"{100 * row.acceptance.value:.1f} ({100 * row.infeasible.value:.0f})" for row in rows
+    }
+    shown = [
         ["all" if share == 1 else f"lowest {share:.0%}", *(cells.get((share, n), "-") for n in budgets)]
         for share in sorted({row.share for row in rows}, reverse=True)
     ]
     print_line(
-        f"Answered of all questions, % (in brackets: calibrations that answer nothing, %), by rule {chosen}, where "
+        f"Answered of all questions, % (in brackets: calibrations that answer nothing, %), by rule {rules[0]}, where "
         "labels are drawn from all questions or from the lowest scores only:"
     )
-    console.print(table("", ["labels from", *map(str, budgets)], listed))
-    return rows
-
-
-def _cell(row: ScopeRow) -> str:
-    return f"{100 * row.acceptance.value:.1f} ({100 * row.infeasible.value:.0f})"
+    console.print(table("", ["labels from", *map(str, budgets)], shown))
+    repetitions = settings["repetitions"]
+    print_line(f"Simulated: {repetitions} calibrations on {scores.size} real scores, errors {source}.", "dim")
+    flags = " ".join(f"--records {shlex.quote(str(path))}" for path in records)
+    best = max(rows, key=lambda row: (row.labels, row.acceptance.value))
+    finish([], f"calibrate sample {flags} --scope {best.share:g} --n {best.labels}")
 
 
 def _print_result(plan: Plan) -> None:
