@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from guardrail.artifact import CalibrationArtifact, DataFingerprint, EstimatorChoice
 from guardrail.errors import UsageError
 from guardrail.items.spec import ItemFigures, ItemsSpec
-from guardrail.outcome import Feasible, Infeasible, accepts
+from guardrail.outcome import accepts
 from guardrail.specs import EstimatorSpec
 from guardrail.types import Frozen
 
@@ -449,12 +449,8 @@ def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estima
     table = table_of(records)
     # A record that was not measured has the score NaN, which is not below any threshold.
     scores = table.scores(estimator)
-    return accepts(scores, _cut(artifact.outcome))
-
-
-def _cut(outcome: Feasible | Infeasible) -> float:
-    # No score is at or below -inf, so an infeasible gate accepts nothing.
-    return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
+    # No score is at or below -inf, so a gate without a threshold accepts nothing.
+    return accepts(scores, -np.inf if artifact.threshold is None else artifact.threshold)
 
 
 def _fingerprint(

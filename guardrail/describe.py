@@ -20,8 +20,8 @@ from .specs import EstimatorSpec
 __all__ = [
     *("ANSWERS", "CALLS", "FRESH_LABELS", "ITEMS_OF_ANSWERS", "NOUNS", "USEFUL_AUROC", "Asked", "Judges", "Nouns"),
     *("answer_if", "asked", "caveats", "caveats_of", "confidence", "describe", "failures", "figures_lines"),
-    *("fits_line", "found", "guarantee", "judges_of", "not_covered", "nouns_of", "promised_of_items", "promises"),
-    *("remedy", "reversed_score", "scope_in_words", "share_of", "stops_nothing", "summary", "target_text", "together"),
+    *("fits_line", "guarantee", "judges_of", "not_covered", "nouns_of", "promised_of_items", "promises"),
+    *("refusal", "reversed_score", "scope_in_words", "share_of", "stops_nothing", "summary", "target_text", "together"),
     *("unguardable", "upside_down", "warning", "why_infeasible"),
 ]
 
@@ -595,21 +595,11 @@ def _between(ends: tuple[float, float] | None) -> str:
 
 def why_infeasible(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
     """Why a fit found no threshold, with its numbers, and the one step that helps most as the last sentence."""
-    return " ".join(_refusal(outcome, nouns))
+    return " ".join(refusal(outcome, nouns))
 
 
-def found(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
-    """What a fit without a threshold found."""
-    return _refusal(outcome, nouns)[0]
-
-
-def remedy(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
-    """The step that helps most where a fit found no threshold."""
-    return _refusal(outcome, nouns)[1]
-
-
-def _refusal(outcome: Infeasible | CascadeOutcome, nouns: Nouns) -> tuple[str, str]:
-    """What was found, and the step that helps most."""
+def refusal(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> tuple[str, str]:
+    """What a fit without a threshold found, and the step that helps most."""
     alpha, few = outcome.alpha, outcome.reason is InfeasibleReason.TOO_FEW_ITEMS
     if outcome.reason is InfeasibleReason.STAGE_NOT_USED:
         return "The system accepts more when this stage does not answer.", "The other stages answer."

@@ -14,7 +14,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from .artifact import CascadeOutcome
-from .describe import found, remedy, target_text, why_infeasible
+from .describe import refusal, target_text, why_infeasible
 from .items.item import ItemVerdict
 from .outcome import Infeasible, InfeasibleReason
 from .plain_json import visible
@@ -137,7 +137,7 @@ def _without_threshold(verdict: Verdict) -> str:
     outcome, many = verdict.outcome, verdict.nouns.many
     assert isinstance(outcome, Infeasible | CascadeOutcome), "it has no threshold"
     if outcome.reason in _WITHOUT_A_FIT:
-        why, measured = found(outcome, verdict.nouns), verdict.uncertainty.measured
+        (why, _), measured = refusal(outcome, verdict.nouns), verdict.uncertainty.measured
         shown = outcome.reason is InfeasibleReason.NOT_CALIBRATED and not measured
         return f"Held back: {why[0].lower()}{why[1:]}{f' Not measured: {_unmeasured(verdict)}.' if shown else ''}"
     reason = "stage_not_used" if outcome.reason is None else outcome.reason.value
@@ -150,7 +150,7 @@ def _without_threshold(verdict: Verdict) -> str:
 def _after_no_threshold(verdict: Verdict) -> str:
     outcome, asked = verdict.outcome, verdict.nouns.asked
     if isinstance(outcome, Infeasible) and outcome.reason in _WITHOUT_A_FIT:
-        return remedy(outcome, verdict.nouns)
+        return refusal(outcome, verdict.nouns)[1]
     return f"Route these {asked} elsewhere, or calibrate with a larger alpha, more data or another model."
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..rules.certificate import interval
 from ..scoring.metrics import RiskCoverage, risk_coverage_curve
 
 __all__ = [
-    *("NARROW", "Draw", "Figure", "Items", "Palette", "across_alpha", "fitting", "render", "risk_coverage"),
+    *("COLOURS", "NARROW", "Draw", "Figure", "Items", "across_alpha", "fitting", "render", "risk_coverage"),
     *("score_histogram", "style"),
 ]
 
@@ -30,6 +31,18 @@ _FEW = 60
 _FEW_VALUES = 40
 _MOST_POINTS = 20_000
 _DPI = 160
+COLOURS = SimpleNamespace(
+    paper="#ffffff",
+    ink="#1c2127",
+    muted="#5b6570",
+    grid="#dfe3e8",
+    blue="#0072b2",
+    red="#d55e00",
+    green="#007a59",
+    orange="#9a6700",
+    purple="#a8518a",
+)
+"""Okabe and Ito's colours, by role; in the SVG each becomes the page's CSS variable of its name."""
 NARROW = 5.0
 """Width in inches of a figure for a phone: its letters have the size of the page's small print."""
 
@@ -70,33 +83,33 @@ def risk_coverage(
     at = np.linspace(0, curve.coverage.size - 1, low.size).round().astype(int)
     other = None if test is None else risk_coverage_curve(test.uncertainty, test.error)
 
-    def draw(axes: Any, colour: Palette) -> None:
+    def draw(axes: Any) -> None:
         axes.fill_between(
-            100 * curve.coverage[at], 100 * low, 100 * high, color=colour.blue, alpha=0.16, lw=0, label="95 % band"
+            100 * curve.coverage[at], 100 * low, 100 * high, color=COLOURS.blue, alpha=0.16, lw=0, label="95 % band"
         )
         x, y = _thinned(curve)
         # With few thresholds the line only joins them; dots show which points can be reached.
         dots = "o" if x.size <= _FEW else ""
-        axes.plot(x, y, color=colour.blue, lw=2.2, marker=dots, ms=4.5, label="calibration")
+        axes.plot(x, y, color=COLOURS.blue, lw=2.2, marker=dots, ms=4.5, label="calibration")
         if test is not None and other is not None:
             x, y = _thinned(other)
-            axes.plot(x, y, color=colour.green, lw=1.8, ls=(0, (5, 2)), label="test")
+            axes.plot(x, y, color=COLOURS.green, lw=1.8, ls=(0, (5, 2)), label="test")
             ends = _ends(outcome, test)
             if ends is not None:
                 axes.plot(
-                    *ends, "s", ms=9, mfc=colour.paper, mec=colour.green, mew=2, label="in use, on test", zorder=6
+                    *ends, "s", ms=9, mfc=COLOURS.paper, mec=COLOURS.green, mew=2, label="in use, on test", zorder=6
                 )
         target = f"target {100 * outcome.alpha:g} %"
-        axes.axhline(100 * outcome.alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)), label=target)
+        axes.axhline(100 * outcome.alpha, color=COLOURS.red, lw=1.6, ls=(0, (2, 2)), label=target)
         if (used := _ends(outcome, items)) is not None:
-            _mark(axes, colour, *used)
+            _mark(axes, *used)
         settled = curve.risk[curve.coverage >= 0.2]  # where a score misleads, the curve comes down from above
         top = max(1.8 * outcome.alpha, 1.3 * float(items.error.mean()), 1.05 * float(settled.max()), 0.05)
         if test is not None:
             top = max(top, 1.15 * float(test.error.mean()), 0.0 if ends is None else ends[1] / 85)
         axes.set(xlim=(0, 101), ylim=(0, 100 * min(top, 1.02)))
         axes.set(xlabel=f"{accepted}, %", ylabel=f"wrong among {nouns.accepted}, %")
-        _legend(axes, colour)
+        _legend(axes)
 
     label = f"Error rate among {nouns.given} against the share of {accepted}"
     return render(draw, name, label)
@@ -118,23 +131,23 @@ def score_histogram(
     """
     discrete = np.unique(items.uncertainty).size <= _FEW_VALUES
 
-    def draw(axes: Any, colour: Palette) -> None:
+    def draw(axes: Any) -> None:
         right, wrong = items.uncertainty[items.error == 0], items.uncertainty[items.error == 1]
         edges = _edges(items.uncertainty, discrete=discrete)
         up, _ = np.histogram(right, bins=edges)
         down, _ = np.histogram(wrong, bins=edges)
         width, left = np.diff(edges), edges[:-1]
-        look = {"align": "edge", "edgecolor": colour.paper, "lw": 0.8}
-        axes.bar(left, up, width, color=colour.blue, label=f"right {nouns.labelled} (up)", **look)
-        axes.bar(left, -down, width, color=colour.red, hatch="///", label=f"wrong {nouns.labelled} (down)", **look)
-        axes.axhline(0, color=colour.ink, lw=0.8)
+        look = {"align": "edge", "edgecolor": COLOURS.paper, "lw": 0.8}
+        axes.bar(left, up, width, color=COLOURS.blue, label=f"right {nouns.labelled} (up)", **look)
+        axes.bar(left, -down, width, color=COLOURS.red, hatch="///", label=f"wrong {nouns.labelled} (down)", **look)
+        axes.axhline(0, color=COLOURS.ink, lw=0.8)
         axes.set(xlim=(edges[0], edges[-1]))
         if threshold is not None:
-            _cut(axes, colour, _line(threshold, edges, discrete=discrete), nouns)
+            _cut(axes, _line(threshold, edges, discrete=discrete), nouns)
         shown = "" if unit == "probability" else f", {unit}"
         axes.set(xlabel=f"score{shown} (further right: less certain)", ylabel=nouns.counted)
         axes.tick_params(axis="x", pad=7)  # or the first may touch the lowest number of questions
-        _legend(axes, colour)
+        _legend(axes)
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
 
     return render(draw, name, f"Scores of right and of wrong {nouns.labelled}")
@@ -155,16 +168,16 @@ def _line(threshold: float, edges: NDArray[np.float64], *, discrete: bool) -> fl
     return float(edges[min(int(np.searchsorted(edges, threshold, side="right")), edges.size - 1)])
 
 
-def _cut(axes: Any, colour: Palette, at: float, nouns: Nouns) -> None:
+def _cut(axes: Any, at: float, nouns: Nouns) -> None:
     """Draw a line at the threshold, with a label on either side above the panel, where no bar and no name stands."""
-    axes.axvline(at, color=colour.ink, lw=1.6, ls=(0, (5, 2)))
+    axes.axvline(at, color=COLOURS.ink, lw=1.6, ls=(0, (5, 2)))
     low, high = axes.get_xlim()
-    common = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "bottom", "color": colour.ink}
+    common = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "bottom"}
     room = 0.01 * (high - low)
     if at - low > fitting(axes, 12, 22) * room:
-        axes.annotate(f"\u2190 {nouns.accepted}", (at, 1), xytext=(-6, 3), ha="right", **common)
+        axes.annotate(f"\u2190 {nouns.accepted}", (at, 1), xytext=(-6, 3), ha="right", color=COLOURS.ink, **common)
     if high - at > fitting(axes, 30, 35) * room:
-        axes.annotate("held back \u2192", (at, 1), xytext=(6, 3), **common)
+        axes.annotate("held back \u2192", (at, 1), xytext=(6, 3), color=COLOURS.ink, **common)
 
 
 def _ends(outcome: Feasible | Infeasible, test: Items) -> tuple[float, float] | None:
@@ -194,16 +207,16 @@ def _edges(scores: NDArray[np.float64], *, discrete: bool) -> NDArray[np.float64
     return edges
 
 
-def _mark(axes: Any, colour: Palette, x: float, y: float) -> None:
+def _mark(axes: Any, x: float, y: float) -> None:
     """Mark where the threshold in use ends, with a line down to the share it answers."""
-    axes.plot([x, x], [0, y], color=colour.ink, lw=1, ls=(0, (1, 2)))
-    axes.plot([x], [y], "o", ms=8, color=colour.ink, ls="", label="threshold in use", zorder=5, clip_on=False)
+    axes.plot([x, x], [0, y], color=COLOURS.ink, lw=1, ls=(0, (1, 2)))
+    axes.plot([x], [y], "o", ms=8, color=COLOURS.ink, ls="", label="threshold in use", zorder=5, clip_on=False)
 
 
-def _legend(axes: Any, colour: Palette) -> None:
+def _legend(axes: Any) -> None:
     """Name the lines below the figure, where nothing is drawn."""
     handles, labels = axes.get_legend_handles_labels()
-    looks = {"frameon": False, "labelcolor": colour.ink, "handlelength": 1.7, "columnspacing": 1.2}
+    looks = {"frameon": False, "labelcolor": COLOURS.ink, "handlelength": 1.7, "columnspacing": 1.2}
     axes.figure.legend(handles, labels, loc="outside lower center", ncols=fitting(axes, 6, 2), **looks)
 
 
@@ -251,27 +264,27 @@ def across_alpha(
         "violation_rate": "splits above alpha, %",
     }
 
-    def draw(axes: Any, colour: Palette) -> None:
+    def draw(axes: Any) -> None:
         for panel, (pool, rows, field) in zip(axes, jobs, strict=True):
             targets = sorted({100 * row.alpha for row in rows})
             if field in _ERRORS:
-                panel.plot(targets, targets, color=colour.grid, lw=5, solid_capstyle="round", zorder=1, label="target")
+                panel.plot(targets, targets, color=COLOURS.grid, lw=5, solid_capstyle="round", zorder=1, label="target")
             if base_error is not None:
                 level = 100 * base_error if field in _ERRORS else 100.0
                 ends = [targets[0], targets[-1]]
-                panel.plot(ends, [level, level], color=colour.muted, lw=1.3, ls=(0, (6, 3)), label="no rule")
+                panel.plot(ends, [level, level], color=COLOURS.muted, lw=1.3, ls=(0, (6, 3)), label="no rule")
             for index, (rule, own) in enumerate(groupby(rows, key=lambda row: row.name)):
                 points = [(100 * row.alpha, 100 * value) for row in own if (value := _known(row, field)) is not None]
-                ink, dashes, marker = style(index, colour)
+                ink, dashes, marker = style(index)
                 x, y = [at for at, _ in points], [value for _, value in points]
                 panel.plot(x, y, color=ink, ls=dashes, marker=marker, ms=4.5, lw=1.9, label=rule)
             if alpha is not None:
-                panel.axvline(100 * alpha, color=colour.muted, lw=1, ls=(0, (1, 2)), zorder=1)
+                panel.axvline(100 * alpha, color=COLOURS.muted, lw=1, ls=(0, (1, 2)), zorder=1)
             panel.set(xlabel="target alpha, %", ylim=(0, None))
             title = ": ".join(filter(None, (pool, titles[field])))
-            panel.set_title(title, loc="left", color=colour.ink, fontsize=11)
+            panel.set_title(title, loc="left", color=COLOURS.ink, fontsize=11)
             panel.set_xticks(targets)
-        _legend(axes[0], colour)
+        _legend(axes[0])
 
     down = len(jobs) // 2
     size = (9.0, 4.3) if down == 1 else (10.0, 3.6 * down + 0.6)
@@ -288,10 +301,10 @@ def _known(row: EvaluationRow, field: str) -> float | None:
     return None if value is None or few else value.value
 
 
-def style(index: int, colour: Palette) -> tuple[str, Any, str]:
+def style(index: int) -> tuple[str, Any, str]:
     """Colour, dashes and marker of the series with this number."""
     name, dashes, marker = _STYLES[index % len(_STYLES)]
-    return getattr(colour, name), dashes, marker
+    return getattr(COLOURS, name), dashes, marker
 
 
 # -- Rendering: an SVG element of the page and a PNG, with palette, fonts and theme ------------------------------------
@@ -314,26 +327,8 @@ class Figure:
     png: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Palette:
-    """Colours by role; the page has a CSS variable of each name."""
-
-    paper: str
-    ink: str
-    muted: str
-    grid: str
-    blue: str
-    red: str
-    green: str
-    orange: str
-    purple: str
-
-
-Draw: TypeAlias = Callable[[Any, Palette], None]
-"""Draws on axes (or, with several panels, on a list of axes) in the colours of a palette."""
-
-# In the SVG `_for_page` replaces each colour by the CSS variable of its name.
-_LIGHT = Palette("#ffffff", "#1c2127", "#5b6570", "#dfe3e8", "#0072b2", "#d55e00", "#007a59", "#9a6700", "#a8518a")
+Draw: TypeAlias = Callable[[Any], None]
+"""Draws on axes, or with several panels on a list of axes."""
 
 
 def render(
@@ -371,13 +366,13 @@ def _laid_out(draw: Draw, name: str, size: tuple[float, float], panels: tuple[in
     with _settings(name):
         figure = figures.Figure(figsize=size, layout="constrained", dpi=_DPI)
         canvases.FigureCanvasAgg(figure)  # texts are measured as in the PNG; the SVG takes the fonts of its page
-        figure.patch.set_facecolor(_LIGHT.paper)
+        figure.patch.set_facecolor(COLOURS.paper)
         every = list(figure.subplots(*panels, squeeze=False).flat)
         for axes in every:
-            axes.set_facecolor(_LIGHT.paper)
-        draw(every if len(every) > 1 else every[0], _LIGHT)
+            axes.set_facecolor(COLOURS.paper)
+        draw(every if len(every) > 1 else every[0])
         for axes in every:
-            _plain(axes, _LIGHT)
+            _plain(axes)
         # With a layout engine, matplotlib draws a figure without output before it saves it.
         figure.get_layout_engine().execute(figure)
         figure.set_layout_engine(None)
@@ -400,24 +395,24 @@ def _settings(name: str) -> Any:
     )
 
 
-def _plain(axes: Any, colour: Palette) -> None:
+def _plain(axes: Any) -> None:
     """Style an axis: a light grid, one axis line, muted labels."""
-    axes.grid(axis="y", color=colour.grid, lw=0.8)
+    axes.grid(axis="y", color=COLOURS.grid, lw=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=colour.muted, length=0)
+    axes.tick_params(colors=COLOURS.muted, length=0)
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
-        spine.set_color(colour.muted)
+        spine.set_color(COLOURS.muted)
     for text in (axes.xaxis.label, axes.yaxis.label):
-        text.set_color(colour.muted)
+        text.set_color(COLOURS.muted)
 
 
 def _for_page(svg: str, name: str, kind: str, label: str) -> str:
     """Fit an SVG element into a page: theme colours, page fonts, ids that no other figure has."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    for field in Palette.__dataclass_fields__:
-        svg = svg.replace(getattr(_LIGHT, field), f"var(--{field})")
+    for role, colour in vars(COLOURS).items():
+        svg = svg.replace(colour, f"var(--{role})")
     svg = re.sub(r'font-family: [^;"]*', "font-family: inherit", svg)
     svg = svg.replace("*{stroke", ".figure *{stroke")
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)

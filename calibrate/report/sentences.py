@@ -22,7 +22,7 @@ from guardrail.describe import (
     fits_line,
     guarantee,
     nouns_of,
-    remedy,
+    refusal,
     scope_in_words,
     stops_nothing,
     summary,
@@ -213,7 +213,7 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: 
     first = test.remedies(alone) if test is not None and status in ("refuted", "above") else []
     rest = [*warnings(artifact), *_lesser_advice(artifact)]
     if isinstance(artifact.outcome, Infeasible):  # its remedy is about the score as well
-        rest = [remedy(artifact.outcome, nouns_of(artifact)), *(text for text in rest if text != ranking(artifact))]
+        rest = [refusal(artifact.outcome, nouns_of(artifact))[1], *(text for text in rest if text != ranking(artifact))]
     if status != "answers":
         return first + rest
     if (useless := unguardable(artifact)) is not None:
@@ -301,7 +301,7 @@ def _told_upside_down(artifact: CalibrationArtifact) -> bool:
     outcome, auroc, nouns = artifact.outcome, artifact.outcome.diagnostics.auroc, nouns_of(artifact)
     if not isinstance(outcome, Infeasible) or outcome.hint is not None or auroc is None:
         return False
-    return remedy(outcome, nouns) == upside_down(f"AUROC {auroc:.2f}", nouns)
+    return refusal(outcome, nouns)[1] == upside_down(f"AUROC {auroc:.2f}", nouns)
 
 
 def unread(key: str, counts: tuple[int, int] | None) -> str | None:

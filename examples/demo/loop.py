@@ -41,7 +41,7 @@ from calibrate.cli import app as calibrate
 from calibrate.correctness import TokenF1
 from calibrate.data.progress import bar
 from calibrate.data.questions import Question, read_questions
-from calibrate.report.figures import Palette, render
+from calibrate.report.figures import COLOURS, render
 from calibrate.rules.certificate import interval
 from examples.demo.screen import CONSOLE, share, title
 from guardrail import CalibrationArtifact
@@ -427,27 +427,27 @@ def picture(loop: Loop, path: Path) -> Path:
     """Draw the error rate among the answers given, and the share answered, since each mode began, as PNG."""
     before, after = len(loop.observed), len(loop.guarded)
 
-    def draw(both: Any, colour: Palette) -> None:
+    def draw(both: Any) -> None:
         error, answered = both
-        for exchanges, start, line in ((loop.observed, 0, colour.blue), (loop.guarded, before, colour.green)):
+        for exchanges, start, line in ((loop.observed, 0, COLOURS.blue), (loop.guarded, before, COLOURS.green)):
             is_answered = np.array([exchange.accepted is not False for exchange in exchanges], dtype=float)
             wrong = np.array([not exchange.correct for exchange in exchanges]) * is_answered
             number, shown = np.arange(1, len(exchanges) + 1), np.cumsum(is_answered)
             for axes, rates in ((error, np.cumsum(wrong) / np.maximum(shown, 1)), (answered, shown / number)):
                 axes.plot((start + number)[FEWEST:], 100 * rates[FEWEST:], color=line, lw=2.2)
         alpha = 100 * loop.artifact.alpha
-        error.axhline(alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)))
+        error.axhline(alpha, color=COLOURS.red, lw=1.6, ls=(0, (2, 2)))
         error.annotate(
-            f"target {alpha:g} %", (0, alpha), xytext=(4, -4), textcoords="offset points", va="top", color=colour.red
+            f"target {alpha:g} %", (0, alpha), xytext=(4, -4), textcoords="offset points", va="top", color=COLOURS.red
         )
         for axes in both:
-            axes.axvline(before, color=colour.ink, lw=1.2)
+            axes.axvline(before, color=COLOURS.ink, lw=1.2)
             axes.set_xlim(0, before + after)
             axes.set_ylim(0, None)
         answered.set_ylim(0, 105)
         common = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-        answered.annotate("observes", (before, 0.1), xytext=(-8, 0), ha="right", color=colour.blue, **common)
-        answered.annotate("guards", (before, 0.1), xytext=(8, 0), color=colour.green, **common)
+        answered.annotate("observes", (before, 0.1), xytext=(-8, 0), ha="right", color=COLOURS.blue, **common)
+        answered.annotate("guards", (before, 0.1), xytext=(8, 0), color=COLOURS.green, **common)
         error.set_ylabel("% wrong among answers given")
         answered.set_ylabel("% of questions answered")
         answered.set_xlabel("questions of the client (each point: all since the gateway began to observe, or to guard)")

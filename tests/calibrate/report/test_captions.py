@@ -117,7 +117,7 @@ def test_risk_against_coverage(faults: Callable[[], list[str]], pool: str, alpha
 
 
 def test_covered_captions_are_found(faults: Callable[[], list[str]]) -> None:
-    def draw(axes: Any, colour: Any) -> None:
+    def draw(axes: Any) -> None:
         axes.set(xticks=[], yticks=[])
         axes.text(0.5, 0.5, "one")
         axes.text(0.51, 0.5, "two")

@@ -26,7 +26,7 @@ def test_points_that_rest_on_few_splits_are_left_out(monkeypatch: pytest.MonkeyP
 
     def render(draw: Any, *_: Any, **__: Any) -> None:
         panels.extend(MplFigure().subplots(1, 2))
-        draw(panels, figures._LIGHT)
+        draw(panels)
 
     monkeypatch.setattr(figures, "render", render)
     figures.across_alpha({"": rows}, alpha=0.2)
@@ -44,9 +44,9 @@ def test_a_figure_is_put_together_once_a_width_and_drawn_once_a_file(monkeypatch
     files: list[str] = []
     draw_axes = Axes.draw
 
-    def draw(axes: Any, colour: Any) -> None:
+    def draw(axes: Any) -> None:
         widths.append(axes.figure.get_figwidth())
-        axes.plot([0, 1], [0, 1], color=colour.blue, label="a")
+        axes.plot([0, 1], [0, 1], color=figures.COLOURS.blue, label="a")
         axes.legend()
 
     def drawn(self: Axes, renderer: Any) -> None:
