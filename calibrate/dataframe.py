@@ -554,10 +554,11 @@ def _imported(
 ) -> Records:
     """The records of rows; errors and notes name the arguments of `from_frame`."""
     numbered = [RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1)]
-    said: tuple[str, ...] = ()
-    if not settings.columns.scores and _is_graded(settings.columns, numbered):
-        settings = replace(settings, columns=recognised(numbered, settings.columns))
-        said = (read_as(settings.columns, column_names(numbered)),)
+    said: list[str] = []
+    graded = _graded_columns(settings.columns, numbered)
+    if graded is not None:
+        settings = replace(settings, columns=graded)
+        said = [read_as(graded, column_names(numbered))]
     with _arguments_named():
         imported = (import_document_rows if items else import_rows)(numbered, settings, name="frame")
     file = imported.file
@@ -568,13 +569,14 @@ def _imported(
     return Records(file, [*said, *(_in_python(note) for note in (*imported.notes, *left_out))])
 
 
-def _is_graded(columns: ColumnMap, rows: Sequence[RawRow]) -> bool:
-    """Return whether a frame has scores and labels, and nothing from which another score is computed."""
+def _graded_columns(columns: ColumnMap, rows: Sequence[RawRow]) -> ColumnMap | None:
+    """The map with the recognised columns if a frame has scores and labels, and nothing to compute a score from."""
     names = column_names(rows)
-    if any(name in names for field in ("samples", "option_scores") for name in columns.of(field)):
-        return False
+    if columns.scores or any(name in names for field in ("samples", "option_scores") for name in columns.of(field)):
+        return None
     found = recognised(rows, columns)
-    return bool(found.scores) and any(name in names for field in ("correct", "error") for name in found.of(field))
+    is_labelled = any(name in names for field in ("correct", "error") for name in found.of(field))
+    return found if found.scores and is_labelled else None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ..rows import open_rows
 from .exports import export_like
 from .field_map import ColumnMap, ImportSettings
 from .names import column_names, read_as, recognised
-from .read import Imported, import_found
+from .read import Imported, import_rows
 
 __all__ = ["graded_file", "is_table"]
 
@@ -61,7 +61,7 @@ def graded_file(path: Path, settings: ImportSettings | None = None) -> tuple[Imp
         raise UsageError(f"{path} holds no row. Each row must be one question.")
     names, columns = column_names(good), recognised(good, settings.columns)
     _refuse_ungraded(path, good[0], names, columns)
-    imported = import_found(rows, replace(settings, columns=columns), path, "table", source.notes)
+    imported = import_rows(rows, replace(settings, columns=columns), name=path, layout="table", notes=source.notes)
     return imported, read_as(columns, names)
 
 

@@ -28,7 +28,7 @@ from .names import overlooked, proposed
 UNNAMED = "unnamed"
 """Model of answers of which nothing says who gave them: two such files can be read as one."""
 
-__all__ = ["UNNAMED", "Bad", "Imported", "import_file", "import_found", "import_rows", "write_bad"]
+__all__ = ["UNNAMED", "Bad", "Imported", "import_file", "import_rows", "write_bad"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,17 @@ class Imported:
         layout: Name of the export, or the kind of file.
         bad: Rows that were left out because they are malformed.
         notes: Cautions.
-        n_rows: Rows of this system: records and bad ones.
     """
 
     file: RecordFile
     layout: str
     bad: tuple[Bad, ...]
     notes: tuple[str, ...]
-    n_rows: int
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of this system: records and bad ones."""
+        return len(self.file.records) + len(self.bad)
 
 
 def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imported:
@@ -75,7 +78,7 @@ def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imp
     kind, settings = _resolved(path, settings)
     source = open_rows(path, kind, settings.rows)
     layout = settings.format or path.suffix.removeprefix(".") or "dataset folder"
-    return import_found(source.rows, settings, path, layout, source.notes)
+    return import_rows(source.rows, settings, name=path, layout=layout, notes=source.notes)
 
 
 def _resolved(path: Path, settings: ImportSettings) -> tuple[str | None, ImportSettings]:
@@ -95,33 +98,28 @@ def _resolved(path: Path, settings: ImportSettings) -> tuple[str | None, ImportS
     )
 
 
-def import_rows(rows: Iterable[Found], settings: ImportSettings | None = None, *, name: str = "rows") -> Imported:
-    """As `import_file`, of rows in memory: the values of each are as in JSON.
+def import_rows(
+    rows: Iterable[Found],
+    settings: ImportSettings | None = None,
+    *,
+    name: str | Path = "rows",
+    layout: str = "rows",
+    notes: Sequence[str] = (),
+) -> Imported:
+    """As `import_file`, of rows in memory, or of a file that is open already: values are as in JSON.
 
     Args:
-        rows: The rows; each says in errors where it is.
+        rows: The rows, which say in errors where they are, and the errors of those that cannot be read.
         settings: What the rows hold.
-        name: Name of the questions, and of the model if nothing else names it.
+        name: Name of the questions, for messages, too.
+        layout: `Imported.layout`.
+        notes: Cautions about how the rows were read.
 
     Raises:
         RecordError: A malformed row (without ``skip_bad``).
         UsageError: As `import_file`.
     """
-    return import_found(rows, settings or ImportSettings(), Path(name), "rows")
-
-
-def import_found(
-    rows: Iterable[Found], settings: ImportSettings, path: Path, layout: str, notes: Sequence[str] = ()
-) -> Imported:
-    """As `import_file`, of rows that are open already.
-
-    Args:
-        rows: The rows, and the errors of those that cannot be read.
-        settings: What the rows hold.
-        path: Where they are, for messages and the name of the questions.
-        layout: `Imported.layout`.
-        notes: Cautions about how the file was read.
-    """
+    path, settings = Path(name), settings or ImportSettings()
     columns, found, is_export = settings.columns, list(rows), settings.format in EXPORTS
     whole = [row.with_paths(sorted(columns.named)) if isinstance(row, RawRow) else row for row in found]
     good = [row for row in whole if isinstance(row, RawRow)]
@@ -153,8 +151,7 @@ def import_found(
         *(() if is_export or layout == "table" else overlooked(seen, columns)),
         *_notes(settings, records, header.plan),
     ]
-    n_rows = len(records) + len(bad)
-    return Imported(RecordFile(path, header, records), layout, tuple(bad), tuple(cautions), n_rows)
+    return Imported(RecordFile(path, header, records), layout, tuple(bad), tuple(cautions))
 
 
 def write_bad(path: Path, bad: Sequence[Bad]) -> None:
