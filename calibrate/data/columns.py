@@ -49,23 +49,23 @@ Shown = Callable[[str], AbstractContextManager[Progress]]
 """From a title to a progress bar."""
 
 
-def open_records(path: str | Path, *more: str | Path, shown: Shown = lambda title: nullcontext(silent)) -> RecordFile:
+def open_records(path: str | Path, *more: str | Path) -> RecordFile:
     """Read record files as `read_records` does; large ones by columns where the extra "data" is installed.
-
-    Args:
-        path: A record file.
-        more: Others, to be read as one with it.
-        shown: From a title to a progress bar, for columns that have to be made.
 
     Raises:
         RecordError: As `read_records`, of the fields that become columns.
         UsageError: As `read_records`.
     """
-    return pooled(open_each([Path(each) for each in (path, *more)], shown=shown))
+    return pooled(open_each([Path(each) for each in (path, *more)]))
 
 
 def open_each(paths: Sequence[Path], *, shown: Shown = lambda title: nullcontext(silent)) -> list[RecordFile]:
-    """Read record files one by one as `open_records` does: all by columns if they are large together."""
+    """Read record files one by one as `open_records` does: all by columns if they are large together.
+
+    Args:
+        paths: The files.
+        shown: From a title to a progress bar, for columns that have to be made.
+    """
     large = sum(path.stat().st_size for path in paths if path.is_file()) >= LARGE
     if not large or find_spec("msgspec") is None:
         return [read_records(path) for path in paths]

@@ -87,14 +87,14 @@ def _chosen(rows: Iterator[Found], where: str) -> Iterator[Found]:
     return (row for row in found if isinstance(row, RecordError) or id(row.values) in chosen)
 
 
-def read_rows(path: Path, kind: str | None = None, rows: str | None = None) -> Iterator[RawRow]:
+def read_rows(path: Path, kind: str | None = None) -> Iterator[RawRow]:
     """The rows of a file (`open_rows`); the first that cannot be read stops.
 
     Raises:
         RecordError: Of that row; file and line are named.
         UsageError: As `open_rows`.
     """
-    for row in open_rows(path, kind, rows).rows:
+    for row in open_rows(path, kind).rows:
         if isinstance(row, RecordError):
             raise row
         yield row
@@ -153,7 +153,7 @@ def _json_rows(path: Path, where: str | None) -> Iterator[Found]:
         lists = list(_lists(found)) if isinstance(found, dict) else []
         name = "the value there" if where is not None else "the document"
         way_out = (
-            f"Name the list of rows: --rows {' or --rows '.join(lists)}."
+            f"Name the list of rows (of `import`): --rows {' or --rows '.join(lists)}; or save that list as a file."
             if lists
             else 'From pandas: df.to_json(path, orient="records").'
         )

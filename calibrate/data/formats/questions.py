@@ -25,7 +25,6 @@ def load_questions(
     format: str | None = None,
     *,
     columns: ColumnMap | None = None,
-    rows: str | None = None,
     require_references: bool = True,
 ) -> list[Question]:
     """Read questions.
@@ -34,7 +33,6 @@ def load_questions(
         path: A file, or a folder of a Hugging Face dataset.
         format: One of `QUESTION_FORMATS`; None recognises it.
         columns: Columns, or paths into nested ones, of a file of another form; or None.
-        rows: Path of the rows in a JSON document of another form.
         require_references: Whether our own format needs references; data sets always have them.
 
     Returns:
@@ -50,7 +48,7 @@ def load_questions(
         raise UsageError(f"no file at {path}. Give the path of a question file or data folder.")
     name = format or ("mapped" if columns is not None else _detect(path))
     if columns is not None:
-        questions = _mapped(read_rows(path, rows=rows), columns)
+        questions = _mapped(read_rows(path), columns)
     elif name == "own":
         return read_questions(path, require_references=require_references)
     elif name in _READERS:

@@ -261,9 +261,11 @@ def test_other_data_sets_are_read_by_paths(tmp_path: Path) -> None:
     """A data set without a format of its own needs no converter."""
     answer = {"Value": "Paris", "Aliases": ["Paris", "City of Light"]}
     path = tmp_path / "trivia.json"
-    path.write_text(json.dumps({"Data": [{"QuestionId": "t1", "Question": "Capital?", "Answer": answer}]}))
+    rows = [{"QuestionId": "t1", "Question": "Capital?", "Answer": answer}]
+    path.write_text(json.dumps(rows))
     columns = parse_map(["id=QuestionId", "question=Question", "references=Answer.Aliases"])
-    (question,) = load_questions(path, columns=columns, rows="Data")
+    (question,) = load_questions(path, columns=columns)
     assert question == Question(id="t1", question="Capital?", references=("Paris", "City of Light"))
-    with pytest.raises(RecordError, match=r"--rows Data"):
+    path.write_text(json.dumps({"Data": rows}))
+    with pytest.raises(RecordError, match=r"--rows Data; or save that list as a file"):
         load_questions(path, columns=columns)
