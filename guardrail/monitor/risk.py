@@ -97,18 +97,15 @@ class RiskState(BettingState):
         return {"alpha": self.alpha, "estimate": self.interval}
 
 
-def interval_of(
-    tallies: Sequence[tuple[float, int, int]], min_audit_rate: float, level: float = 0.95
-) -> tuple[float, float, float] | None:
-    """Estimate of the error rate among accepted answers with a confidence sequence: valid at every time.
+def interval_of(tallies: Sequence[tuple[float, int, int]], min_audit_rate: float) -> tuple[float, float, float] | None:
+    """Estimate of the error rate among accepted answers with a 95 % confidence sequence: valid at every time.
 
     The estimate weighs each audited answer by 1 / audit rate. The bounds are the error rates m that betting against "at
-    most m" and against "at least m", each at (1 - level) / 2, has not refuted with the audited answers so far.
+    most m" and against "at least m", each at 2.5 %, has not refuted with the audited answers so far.
 
     Args:
         tallies: (audit rate, audited answers, wrong ones among them).
         min_audit_rate: Smallest audit rate, for which bets are sized.
-        level: Probability that the bounds hold at all times.
 
     Returns:
         (estimate, lower, upper), or None before the first audit.
@@ -117,8 +114,7 @@ def interval_of(
         return None
     weight = sum(audited / rate for rate, audited, _ in tallies)
     estimate = sum(wrong / rate for rate, _, wrong in tallies) / weight
-    # Each side gets half of 1 - level, so both together hold at the level.
-    limit = math.log(2 / (1 - level))
+    limit = math.log(1 / 0.025)  # so both sides together hold at 95 %
     lower = _bisect(lambda m: log_wealth(tallies, m, min_audit_rate) > limit, 0.0, 1.0)
     # An upper bound of the error rate is a lower bound of the rate of right answers.
     flipped = [(rate, audited, audited - wrong) for rate, audited, wrong in tallies]
