@@ -115,10 +115,10 @@ def interval_of(tallies: Sequence[tuple[float, int, int]], min_audit_rate: float
     weight = sum(audited / rate for rate, audited, _ in tallies)
     estimate = sum(wrong / rate for rate, _, wrong in tallies) / weight
     limit = math.log(1 / 0.025)  # so both sides together hold at 95 %
-    lower = _bisect(lambda m: log_wealth(tallies, m, min_audit_rate) > limit, 0.0, 1.0)
+    lower = _bisect(lambda m: log_wealth(tallies, m, min_audit_rate) > limit)
     # An upper bound of the error rate is a lower bound of the rate of right answers.
     flipped = [(rate, audited, audited - wrong) for rate, audited, wrong in tallies]
-    return estimate, lower, 1 - _bisect(lambda m: log_wealth(flipped, m, min_audit_rate) > limit, 0.0, 1.0)
+    return estimate, lower, 1 - _bisect(lambda m: log_wealth(flipped, m, min_audit_rate) > limit)
 
 
 def log_wealth(tallies: Iterable[tuple[float, int, int]], m: float, min_audit_rate: float = 1.0) -> float:
@@ -140,11 +140,12 @@ def log_wealth(tallies: Iterable[tuple[float, int, int]], m: float, min_audit_ra
     return float(np.logaddexp.reduce(logs) - math.log(len(STAKES)))
 
 
-def _bisect(above: Callable[[float], bool], low: float, high: float) -> float:
-    """The point at which ``above`` turns from true to false; ``low`` if it is never true."""
+def _bisect(above: Callable[[float], bool]) -> float:
+    """The point in [0, 1] at which ``above`` turns from true to false; 0 if it is never true."""
     # `above` turns from true to false once, so false just above 0 means false everywhere.
     if not above(1e-9):
-        return low
+        return 0.0
+    low, high = 0.0, 1.0
     for _ in range(60):  # more halvings than a float has bits
         middle = (low + high) / 2
         low, high = (middle, high) if above(middle) else (low, middle)

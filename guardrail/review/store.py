@@ -163,9 +163,12 @@ class ReviewStore:
                 deadline=deadline,
                 callback=callback,
             )
-            # An update that changes nothing locks the item that has the key, and returns it.
-            known = new.on_conflict_do_update(index_elements=["key"], set_={"key": new.excluded.key})
-            row = transaction.execute(known.returning(items)).one()
+            row = None
+            if key is not None:  # most calls of an agent that waits find their item
+                row = transaction.execute(select(items).where(items.c.key == key).with_for_update()).one_or_none()
+            if row is None:  # if another process adds the key meanwhile, the update locks its item and returns it
+                added = new.on_conflict_do_update(index_elements=["key"], set_={"key": new.excluded.key})
+                row = transaction.execute(added.returning(items)).one()
             if row.id == ticket:
                 transaction.log(who, "enqueued", {"key": row.key, "kind": row.kind}, ticket)
             elif reopen:
