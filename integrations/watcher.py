@@ -274,11 +274,7 @@ class Watcher(BaseCallbackHandler):
         return self._queue.observed
 
     def drain(self, seconds: float) -> bool:
-        """Wait until the answers are measured; what still waits after that time is dropped, and counted.
-
-        Returns:
-            Whether everything was measured.
-        """
+        """As `ObserveQueue.drain`."""
         return self._queue.drain(seconds)
 
     def on_chat_model_start(

@@ -141,13 +141,13 @@ class AgentModel(SteppedChatModel):
         Raises:
             HeldBack: A person decides about the message.
         """
-        return self._past_others(super().invoke(*args, **kwargs))
+        return self._unless_held(super().invoke(*args, **kwargs))
 
     async def ainvoke(self, *args: Any, **kwargs: Any) -> AIMessage:
         """`invoke` without blocking the event loop."""
-        return self._past_others(await super().ainvoke(*args, **kwargs))
+        return self._unless_held(await super().ainvoke(*args, **kwargs))
 
-    def _past_others(self, message: AIMessage) -> AIMessage:
+    def _unless_held(self, message: AIMessage) -> AIMessage:
         if self.outcome.held:
             raise HeldBack("held back for review")
         return message

@@ -186,6 +186,7 @@ def edit(name: str, **args: Any) -> dict[str, Any]:
     ("decision", "status", "text"),
     [
         ({"type": "approve"}, "success", "sent 5 to bob"),
+        ({**edit("transfer", to="eve", amount=9), "type": "approve"}, "success", "sent 5 to bob"),  # no hidden edit
         (
             edit("transfer", to="bob", amount=7),
             "success",
