@@ -153,9 +153,8 @@ class FrameworkGuard:
         judgement = await arun(gate.judge_steps(step, hold=hold, form="format" if parsed and form == "text" else form))
         conversation = Conversation.of(messages, asked) if judgement.outcome == "held" else None
         for call in judgement.message.tool_calls:
-            note = self._note(call, judgement, conversation, answers, gate.model_name).model_copy(
-                update={"ends": not parsed}
-            )
+            note = self._note(call, judgement, conversation, answers, gate.model_name)
+            note = note.model_copy(update={"ends": not parsed})
             await asyncio.to_thread(self.reviews.verdicts.put, str(call["id"]), note)
         verdict, message = judgement.verdict, judgement.message
         cost = judgement.assessment.drawn.cost if verdict is None else verdict.cost
@@ -227,26 +226,22 @@ class FrameworkGuard:
         call_id = next(iter([*answered, *standing]), None)
         if call_id is None:
             return None
-        note, digest = notes[call_id], conversation_digest(messages)
-        held, order = (None, None) if note is None else (note.held, note.orders.get(call_id))
-        stands = results[call_id] == ANSWER_TOOL
-        if note is not None and note.given:  # one run of the call gives the answer out once
+        note, stands = notes[call_id], results[call_id] == ANSWER_TOOL
+        given = note is not None and note.given
+        if note is not None and given:  # one run of the call gives the answer out once
             await asyncio.to_thread(self.reviews.verdicts.decide, call_id, note.decision)
-        if prompted and not (stands and note is not None and note.given):
+        if prompted and not (stands and given):
             return None
         if prompted:
             raise UsageError("a prompt came with the approval of a held-back answer. Give it after the answer.")
-        if stands:
-            known = order is not None and is_of_call(order.digest, ANSWER_TOOL, {"conversation": digest})
-        else:
-            known = held is not None and held.conversation.digest == digest
-        if note is None or held is None or not known:
+        held = None if note is None else note.held
+        if note is None or held is None or not _is_of(note, conversation_digest(messages), call_id if stands else None):
             raise UsageError(
                 f"no answer to this conversation waits under the call {call_id!r}, so nothing is given out. "
                 f"The conversation was changed, {SAME_STORE} Otherwise ask again without that call."
             )
         decision: Any = note.decision or REJECT
-        if stands and not note.given and decision["type"] not in REFUSED:
+        if stands and not given and decision["type"] not in REFUSED:
             decision = REJECT  # the framework rejected it after that decision
         frozen, _ = decided_message(held, [decision], partial(worded, self.gate.options["abstain_message"]))
         message = frozen.to_message()
@@ -254,8 +249,8 @@ class FrameworkGuard:
         if parsed and not message.tool_calls and (answer.abstained or not fits(frozen.text)):
             raise AbstainedError(held.verdict, frozen.text)
         for call in message.tool_calls:
-            given = MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, "given")}, verdict=held.verdict)
-            await asyncio.to_thread(self.reviews.verdicts.put, str(call["id"]), given)
+            runs = MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, "given")}, verdict=held.verdict)
+            await asyncio.to_thread(self.reviews.verdicts.put, str(call["id"]), runs)
         return answer
 
     async def note_answer(self, asked: Sequence[BaseMessage], content: Any, answer: Answer) -> None:
@@ -273,6 +268,14 @@ class FrameworkGuard:
         answer = self.reviews.verdicts.find(answer_key(asked, content, abstention=False))
         note = abstention or answer
         return answer is not None and abstention is None, None if note is None else note.verdict
+
+
+def _is_of(note: MessageNote, conversation: str, standing: str | None) -> bool:
+    """True if a note is about the conversation with this digest; ``standing``: the call that stands for its answer."""
+    if standing is None:
+        return note.held is not None and note.held.conversation.digest == conversation
+    order = note.orders.get(standing)
+    return order is not None and is_of_call(order.digest, ANSWER_TOOL, {"conversation": conversation})
 
 
 def _held(
