@@ -30,11 +30,14 @@ _FIELDS = {"name", "arguments", "id", "type"}
 
 def is_canonical_call(text: str) -> bool:
     """Return whether a text is in the form that `canonical_calls` writes."""
-    return text.startswith(_START) and _read(text) == text
+    calls = read_calls(text) if text.startswith(_START) else None
+    return calls is not None and canonical_calls(calls) == text
 
 
 def read_calls(text: str) -> list[ToolCall] | None:
     """The calls of a text that holds one call or a list of calls as JSON, each field once; None otherwise."""
+    if text.lstrip()[:1] not in ("[", "{"):  # most texts, which are then not parsed
+        return None
     try:
         content = json.loads(text, object_pairs_hook=unique_fields)
     except (ValueError, RecursionError):
@@ -45,12 +48,6 @@ def read_calls(text: str) -> list[ToolCall] | None:
     if not calls or not all(_is_call(call) for call in calls):
         return None
     return [ToolCall(name=call["name"], arguments=call["arguments"]) for call in calls]
-
-
-def _read(text: str) -> str | None:
-    """Canonical form of a text that holds calls as JSON; None otherwise."""
-    calls = read_calls(text) if text[:1] in ("[", "{") else None
-    return None if calls is None else canonical_calls(calls)
 
 
 def _is_call(value: Any) -> bool:
@@ -149,13 +146,7 @@ class ToolCallJudge(EqualityJudge):
             "dates": list(self.dates),
             "text": self.text,
             "unordered": sorted(self.unordered),
-            "arguments": (
-                {tool: sorted(names) for tool, names in sorted(chosen.items())}
-                if isinstance(chosen, Mapping)
-                else None
-                if chosen is None
-                else sorted(chosen)
-            ),
+            "arguments": None if chosen is None else _sorted_names(chosen),
             "any_order": self.any_order,
         }
         params = {
@@ -173,9 +164,7 @@ class ToolCallJudge(EqualityJudge):
     def identity(self, text: str) -> str:
         """Canonical JSON of the calls as the options read them, or the text itself."""
         text = text.strip()
-        if not self.spec.params:
-            return _read(text) or text
-        calls = read_calls(text) if text[:1] in ("[", "{") else None
+        calls = read_calls(text)
         if calls is None:
             return text
         read = [ToolCall(name=call.name, arguments=self._arguments(call)) for call in calls]
@@ -221,6 +210,12 @@ class ToolCallJudge(EqualityJudge):
             return value
         # Plus 0.0, so that -0.0 becomes 0.0: they are equal but written differently.
         return round(value, self.decimals) + 0.0
+
+
+def _sorted_names(chosen: Mapping[str, Sequence[str]] | Sequence[str]) -> dict[str, list[str]] | list[str]:
+    if isinstance(chosen, Mapping):
+        return {tool: sorted(names) for tool, names in sorted(chosen.items())}
+    return sorted(chosen)
 
 
 def _listed(tool: Mapping[str, Any]) -> Collection[str] | None:
