@@ -338,12 +338,17 @@ class GuardedChatModel(SteppedChatModel):
             exponential_jitter_params: As LangChain's.
             stop_after_attempt: As LangChain's.
         """
-        from .retry import Retry
+        from .retry import Retry, may_be_retried
 
-        return Retry.of(
-            self,
-            getattr(self, "on_abstain", None),
-            retry_if_exception_type,
+        wanted, on_abstain = retry_if_exception_type, getattr(self, "on_abstain", None)
+
+        def retried(error: BaseException) -> bool:
+            named = isinstance(error, wanted) if isinstance(wanted, tuple) else wanted(error)
+            return named and may_be_retried(error, on_abstain)
+
+        return Retry(
+            bound=self,
+            retry_exception_types=retried,
             wait_exponential_jitter=wait_exponential_jitter,
             exponential_jitter_params=exponential_jitter_params,
             max_attempt_number=stop_after_attempt,

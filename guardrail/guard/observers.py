@@ -176,8 +176,8 @@ def _observed(observer: Observer, verdict: Verdict, messages: Sequence[BaseMessa
     seen = (verdict.model_copy(deep=True), copies_of(messages))
     try:
         yield user_call("on_verdict", observer, *seen, slow=getattr(observer, "is_slow", True))
-    except AsyncFunctionError:
-        raise
+    except AsyncFunctionError as error:  # unlike an error of the observer itself
+        raise UsageError(str(error)) from None
     except Exception as error:  # an observer is the user's code
         described = describe_error(error)
         log.error("guardrail: on_verdict failed with %s, so no answer is given", described)

@@ -58,15 +58,3 @@ class Retry(RunnableRetry[LanguageModelInput, AIMessage]):  # type: ignore[no-re
     def with_retry(self, **settings: Any) -> Runnable[LanguageModelInput, AIMessage]:
         """The guard with these settings instead: two nested retries would multiply their attempts."""
         return self.bound.with_retry(**settings)
-
-    @classmethod
-    def of(
-        cls, guard: Runnable[LanguageModelInput, AIMessage], on_abstain: Any, wanted: Retriable, **settings: Any
-    ) -> Retry:
-        """A guard that retries the errors that the caller names and the promise allows."""
-
-        def retried(error: BaseException) -> bool:
-            asked_for = isinstance(error, wanted) if isinstance(wanted, tuple) else wanted(error)
-            return asked_for and may_be_retried(error, on_abstain)
-
-        return cls(bound=guard, retry_exception_types=retried, **settings)
