@@ -221,7 +221,7 @@ def test_a_decision_that_raises_ends_its_span_without_the_text(otel: Otel) -> No
         guard.invoke(SURE)
     (span,) = otel.spans
     assert (span.status.status_code, span.status.description, span.events) == (StatusCode.ERROR, None, ())
-    assert dict(span.attributes or {}) == {"error.type": "AsyncFunctionError"}
+    assert dict(span.attributes or {}) == {"error.type": "UsageError"}
     assert otel.events == []
 
 
