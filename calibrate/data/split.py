@@ -58,7 +58,7 @@ def split(
         raise UsageError(f"test fraction must be in (0, 1), got {test_fraction}. Write 0.3 for 30 %.")
     table = table_of(cast(Any, items))  # a cut reads ids and groups only, and questions have these as well
     if groups == "cluster":
-        _need_groups(table)
+        all_grouped(table)
     unit_of, n_units = _units(table, groups)
     n_test = round(test_fraction * n_units)
     if not 0 < n_test < n_units:
@@ -79,7 +79,7 @@ def one_per_cluster(records: Sequence[Record]) -> RecordTable:
         UsageError: Some records have no group.
     """
     table = all_grouped(records)
-    return table.take(table.first_of_groups())
+    return table.take(_one_of_each(table, table.coded("group")[0]))
 
 
 def one_per_question(records: Sequence[Record]) -> RecordTable:
@@ -89,11 +89,15 @@ def one_per_question(records: Sequence[Record]) -> RecordTable:
     the records are returned unchanged.
     """
     table = table_of(records)
-    code = _question_codes(table)
-    order = np.lexsort((table.id_hashes(), code))
-    ranked = code[order]
-    is_first = np.append(True, ranked[1:] != ranked[:-1])[: len(order)]
-    return table if is_first.all() else table.take(np.sort(order[is_first]))
+    places = _one_of_each(table, _question_codes(table))
+    return table if len(places) == len(table) else table.take(places)
+
+
+def _one_of_each(table: RecordTable, codes: NDArray[Any]) -> Places:
+    """Positions of one record of each code in order, the one whose id has the smallest hash."""
+    order = np.lexsort((table.id_hashes(), codes))
+    _, first = np.unique(codes[order], return_index=True)
+    return np.sort(order[first])
 
 
 def _question_codes(table: RecordTable) -> NDArray[np.int64]:
@@ -201,13 +205,9 @@ def all_grouped(records: Sequence[Record]) -> RecordTable:
         UsageError: Some records have no group.
     """
     table = table_of(records)
-    _need_groups(table)
-    return table
-
-
-def _need_groups(table: RecordTable) -> None:
     if None in table.coded("group")[1]:
         raise UsageError(
             "cluster by group was asked for, but some questions have no group. Give every question a group "
             "(conversation, user, document), or leave it out."
         )
+    return table

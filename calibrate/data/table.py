@@ -264,13 +264,6 @@ class RecordTable(Sequence[Record]):
         ordered = [(KINDS[code[i]], int(count[i])) for i in np.argsort(first).tolist()]
         return Counter({kind: n for kind, n in ordered if kind is not None})
 
-    def first_of_groups(self) -> Places:
-        """Positions of one record of each group in order, the one whose id has the smallest hash."""
-        codes, _ = self.coded("group")
-        order = np.lexsort((self.id_hashes(), codes))
-        is_first = np.concatenate(([True], np.diff(codes[order]) != 0)) if order.size else order
-        return np.sort(order[is_first])
-
     def repeated(self) -> tuple[int, int] | None:
         """Positions of the first record whose id an earlier one has, the earlier one first; None if all ids differ."""
         places = _with_equals(self.id_hashes())
