@@ -20,7 +20,16 @@ from .specs import EstimatorSpec
 __all__ = [
     *("ANSWERS", "CALLS", "FRESH_LABELS", "ITEMS_OF_ANSWERS", "NOUNS", "USEFUL_AUROC", "Asked", "Judges", "Nouns"),
     *("answer_if", "asked", "caveats", "caveats_of", "confidence", "describe", "failures", "figures_lines"),
-    *("fits_line", "guarantee", "judges_of", "not_covered", "nouns_of", "promised_of_items", "promises"),
+    *(
+        "fits_line",
+        "guarantee",
+        "hardly_ranks",
+        "judges_of",
+        "not_covered",
+        "nouns_of",
+        "promised_of_items",
+        "promises",
+    ),
     *("refusal", "reversed_score", "scope_in_words", "share_of", "stops_nothing", "summary", "target_text", "together"),
     *("unguardable", "upside_down", "warning", "why_infeasible"),
 ]
@@ -405,6 +414,11 @@ def upside_down(shown: str, nouns: Nouns = ANSWERS) -> str:
     )
 
 
+def hardly_ranks(auroc: float) -> str:
+    """The way out of a score whose AUROC is little above one half."""
+    return f"This score hardly tells right from wrong (AUROC {auroc:.2f}, and 0.5 is guessing). {FRESH_LABELS}"
+
+
 def unguardable(artifact: CalibrationArtifact) -> str | None:
     """The reason why no guard can use the artifact, with a remedy; None if guards can."""
     name = artifact.estimator.name
@@ -662,7 +676,7 @@ def _better_score(outcome: Infeasible, nouns: Nouns) -> str:
     if outcome.ties:
         return f"Use a finer uncertainty score (more samples, or a continuous score). {FRESH_LABELS}"
     if auroc is not None and auroc < USEFUL_AUROC:
-        return f"This score hardly tells right from wrong (AUROC {auroc:.2f}, and 0.5 is guessing). {FRESH_LABELS}"
+        return hardly_ranks(auroc)
     accepted, wrong = _closest(outcome)
     if wrong <= outcome.alpha * accepted:
         return f"Label more {nouns.asked}: that rate is within the target, but the items are too few to show it."

@@ -21,6 +21,7 @@ from guardrail.describe import (
     figures_lines,
     fits_line,
     guarantee,
+    hardly_ranks,
     nouns_of,
     refusal,
     scope_in_words,
@@ -252,7 +253,7 @@ def _lesser_advice(artifact: CalibrationArtifact) -> Iterator[str]:
     outcome, diagnostics, nouns = artifact.outcome, artifact.outcome.diagnostics, nouns_of(artifact)
     auroc = diagnostics.auroc
     if auroc is not None and auroc < USEFUL_AUROC and ranking(artifact) is None and isinstance(outcome, Feasible):
-        yield f"This score hardly tells right from wrong (AUROC {auroc:.2f}, and 0.5 is guessing). {FRESH_LABELS}"
+        yield hardly_ranks(auroc)
     if diagnostics.base_error > 0.5:
         yield f"Use a better model or prompt: {percent(diagnostics.base_error)} of its {nouns.many} are wrong."
     if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
