@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -27,7 +27,7 @@ from ..limits import LONGEST_NAME
 from ..store import ReviewStore
 from .accounts import Account
 from .pages import LARGEST_DECISION, edit_of, problem_in
-from .site import FAILURES, PageError, Site, problem_of
+from .site import PageError, Site
 
 __all__ = ["Api"]
 
@@ -92,22 +92,17 @@ class Api:
         ]
 
     async def _serve(self, handler: Handler, most: int, request: Request) -> Response:
-        try:
-            scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer":
-                raise _unauthorized("Send Authorization: Bearer with the token of a system.")
-            account = await run_in_threadpool(self._site.accounts.by_token, token.strip())
-            if account is None:
-                raise _unauthorized("This token is not valid.")
-            if account.role != "system":
-                raise PageError(403, "For systems", 'The API takes tokens of the role "system" only.')
-            body = await self._body(request, most) if most else b""
-            status, content = await run_in_threadpool(handler, request, account, body)
-            return JSONResponse(content, status, {"ETag": f'"{content["version"]}"'} if "version" in content else None)
-        except FAILURES as error:
-            return problem_of(error).as_json()
-        except ClientDisconnect:
-            return Response(status_code=400)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            raise _unauthorized("Send Authorization: Bearer with the token of a system.")
+        account = await run_in_threadpool(self._site.accounts.by_token, token.strip())
+        if account is None:
+            raise _unauthorized("This token is not valid.")
+        if account.role != "system":
+            raise PageError(403, "For systems", 'The API takes tokens of the role "system" only.')
+        body = await self._body(request, most) if most else b""
+        status, content = await run_in_threadpool(handler, request, account, body)
+        return JSONResponse(content, status, {"ETag": f'"{content["version"]}"'})
 
     async def _body(self, request: Request, most: int) -> bytes:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

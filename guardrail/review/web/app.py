@@ -28,7 +28,7 @@ from ..store import LEASE, ReviewStore
 from .accounts import Accounts
 from .api import Api
 from .pages import Pages
-from .site import UNAVAILABLE, PageError, Site, SiteCall
+from .site import FAILURES, UNAVAILABLE, Site
 
 __all__ = ["review_app", "server_of"]
 
@@ -77,9 +77,6 @@ def review_app(
             return JSONResponse({"status": "the database is not available"}, 503, UNAVAILABLE)
         return JSONResponse({"status": "ok"})
 
-    async def not_found(request: Request, _: Exception) -> Response:
-        return site.error(SiteCall(request), PageError(404, "Nothing here", "This page does not exist."))
-
     routes = [
         Route("/health", health),
         *Pages(site, store, lease).routes(),
@@ -90,7 +87,9 @@ def review_app(
         Middleware(_SecurityHeaders),
         Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
     ]
-    return Starlette(routes=routes, middleware=middleware, exception_handlers={404: not_found})
+    return Starlette(
+        routes=routes, middleware=middleware, exception_handlers=dict.fromkeys((404, *FAILURES), site.failed)
+    )
 
 
 def server_of(app: Starlette) -> uvicorn.Server:

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
@@ -83,12 +84,8 @@ class PageError(Exception):
         super().__init__(title)
         self.status, self.title, self.text, self.headers = status, title, text, headers
 
-    def as_json(self) -> Response:
-        """The same for a program."""
-        return JSONResponse({"error": self.title, "detail": self.text}, self.status, self.headers)
 
-
-FAILURES = (PageError, SQLAlchemyError, ReviewError, UsageError)
+FAILURES = (PageError, SQLAlchemyError, ReviewError, UsageError, ClientDisconnect)
 """What ends a request with a page that says why; see `problem_of`."""
 _REFUSALS: tuple[tuple[type[ReviewError], int, str], ...] = (
     (LeaseLostError, 409, "You do not hold this item"),
@@ -159,22 +156,17 @@ class Site:
         return partial(self._serve, handler, form, signed_in=True, admin=admin)
 
     async def _serve(self, handler: Handler, form: int, request: Request, *, signed_in: bool, admin: bool) -> Response:
-        call = SiteCall(request)
-        try:
-            if call.cookie:
-                call.signed_in = await run_in_threadpool(self.sessions.account, call.cookie)
-            if signed_in and call.signed_in is None:
-                return RedirectResponse("/sign-in", 303)
-            if admin and call.account.role != "admin":
-                raise PageError(403, "For administrators", "Your account may not do this.")
-            if form:
-                self.check_length(request, form)
-                call.form = await self._form(call, form)
-            return await run_in_threadpool(handler, call)
-        except FAILURES as error:
-            return self.error(call, problem_of(error))
-        except ClientDisconnect:  # in the middle of its form; nobody gets this response
-            return Response(status_code=400)
+        call = request.state.call = SiteCall(request)
+        if call.cookie:
+            call.signed_in = await run_in_threadpool(self.sessions.account, call.cookie)
+        if signed_in and call.signed_in is None:
+            return RedirectResponse("/sign-in", 303)
+        if admin and call.account.role != "admin":
+            raise PageError(403, "For administrators", "Your account may not do this.")
+        if form:
+            self.check_length(request, form)
+            call.form = await self._form(call, form)
+        return await run_in_threadpool(handler, call)
 
     async def _form(self, call: SiteCall, most: int) -> FormData:
         """The fields of a form that one of our pages sent; a form of another site is refused."""
@@ -215,10 +207,15 @@ class Site:
         """A template, rendered for a request."""
         return HTMLResponse(self._pages.get_template(name).render(account=call.signed_in, **values), status)
 
-    def error(self, call: SiteCall, problem: PageError) -> Response:
-        """A page that says what went wrong, with what the person wrote; JSON where the browser asks for it."""
-        if "application/json" in call.request.headers.get("accept", ""):
-            return problem.as_json()
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """The response to a request that ended with one of `FAILURES`, or that met no page.
+
+        A page that says why, with what the person wrote; JSON for a program and where the browser asks for it.
+        """
+        problem = problem_of(error)
+        if request.url.path.startswith("/api/") or "application/json" in request.headers.get("accept", ""):
+            return JSONResponse({"error": problem.title, "detail": problem.text}, problem.status, problem.headers)
+        call: SiteCall = getattr(request.state, "call", None) or SiteCall(request)
         signed_in = call.signed_in is not None
         item = call.request.path_params.get("item") if signed_in and problem.status != 404 else None
         wrote = [text for name in _WRITTEN if (text := call.field(name).strip())]
@@ -239,6 +236,10 @@ def problem_of(error: Exception) -> PageError:
     """The page about an operation that was refused or that failed; a failure of the database is logged."""
     if isinstance(error, PageError):
         return error
+    if isinstance(error, ClientDisconnect):  # in the middle of its form; nobody gets this response
+        return PageError(400, "Broken off", "The request ended before its body.")
+    if isinstance(error, HTTPException):
+        return PageError(404, "Nothing here", "This page does not exist.")
     if isinstance(error, SQLAlchemyError | StoreUnavailableError):
         # Only the first line: the others hold the values, which are questions and answers.
         cause = error.__cause__ if isinstance(error, StoreUnavailableError) else error
