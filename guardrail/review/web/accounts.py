@@ -67,14 +67,6 @@ class Account(Frozen):
             raise UsageError(f"account {name!r}: {problem_of(error)}.") from None
 
 
-class _TokensFile(Frozen):
-    """The tokens file."""
-
-    format: int
-    accounts: dict[str, dict[str, str]]
-    """Role and hash by name."""
-
-
 class Accounts:
     """The people who may sign in, from a file that may change while the page runs or from a fixed list.
 
@@ -200,9 +192,8 @@ def _load(path: Path) -> tuple[Account, ...]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         check_version(content.get("format"), FORMAT, str(path), "make a new file with `guardrail review --add-token`")
-        rows = _TokensFile.model_validate(content).accounts
-        return tuple(Account.model_validate({**row, "name": name}) for name, row in rows.items())
-    except (OSError, ValueError, AttributeError) as error:
+        return tuple(Account.model_validate({**row, "name": name}) for name, row in content["accounts"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, UsageError):
             raise
         why = problem_of(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
