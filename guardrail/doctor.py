@@ -92,7 +92,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "as openai:gpt-4o-mini; without it the model is not checked. For a cascade once a stage, in order",
     )
     parser.add_argument("--scorer", help="MODULE:NAME of the scorer, for an artifact that was calibrated with one")
-    parser.add_argument("--question", default=QUESTION, help="what to ask for the cost of a question")
     parser.add_argument(
         "--max-age-days", type=float, default=OLD, metavar="N", help="warn of an older calibration (default: 180)"
     )
@@ -104,8 +103,9 @@ def run(arguments: argparse.Namespace) -> int:
     findings = []
     if not arguments.json and any(not name.startswith("transformers:") for name in arguments.model or ()):
         print("probing the endpoint, which takes about ten calls ...", flush=True)  # noqa: T201
-    options = {"question": arguments.question, "scorer": arguments.scorer, "max_age": arguments.max_age_days}
-    for finding in examine(arguments.artifact, arguments.model, **options):
+    for finding in examine(
+        arguments.artifact, arguments.model, scorer=arguments.scorer, max_age=arguments.max_age_days
+    ):
         findings.append(finding)
         if not arguments.json:
             line = _shown(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")
@@ -130,7 +130,6 @@ def examine(
     path: str | None,
     model: Model | Sequence[Model] | None = None,
     *,
-    question: str = QUESTION,
     scorer: Scorer | str | None = None,
     max_age: float = OLD,
 ) -> Iterator[Finding]:
@@ -139,7 +138,6 @@ def examine(
     Args:
         path: The artifact's file, of a guard or of a cascade; None probes the models alone.
         model: A chat model, or a text that names one; for a cascade one for each stage, in order.
-        question: The question that is asked to measure the cost of one.
         scorer: The scorer, or a text that names it, for artifacts that were calibrated with one.
         max_age: Days after which a calibration is worth a look.
 
@@ -173,7 +171,7 @@ def examine(
             return
     for number, stage in enumerate(stages, start=1):
         place = f"stage {number}: " if isinstance(artifact, CascadeArtifact) else ""
-        for finding in _guard(stage, models[number - 1] if models else None, question, scorer):
+        for finding in _guard(stage, models[number - 1] if models else None, scorer):
             yield replace(finding, check=place + finding.check)
 
 
@@ -268,9 +266,7 @@ def _packages(artifact: CalibrationArtifact) -> Iterator[Finding]:
 # -- one guard --------------------------------------------------------------------------------------------------------
 
 
-def _guard(
-    artifact: CalibrationArtifact, model: Model | None, question: str, scorer: Scorer | str | None
-) -> Iterator[Finding]:
+def _guard(artifact: CalibrationArtifact, model: Model | None, scorer: Scorer | str | None) -> Iterator[Finding]:
     """Checks of one guard, or of one stage of a cascade."""
     data, plan = artifact.data, artifact.plan
     if data.n_cut_off is not None:
@@ -314,7 +310,7 @@ def _guard(
         if finding.fix == NO_SERVER:  # every other check would wait for it, and say the same
             return
     yield from _longest(chat, plan)
-    yield from _question(chat, artifact, estimator, question)
+    yield from _question(chat, artifact, estimator)
 
 
 def _alone(model: Model) -> Iterator[Finding]:
@@ -521,13 +517,11 @@ def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
 # -- one question -----------------------------------------------------------------------------------------------------
 
 
-def _question(
-    model: BaseChatModel, artifact: CalibrationArtifact, estimator: Estimator | None, question: str
-) -> Iterator[Finding]:
+def _question(model: BaseChatModel, artifact: CalibrationArtifact, estimator: Estimator | None) -> Iterator[Finding]:
     """Ask one question by the plan: is the reply complete, can it be measured, what does it cost?"""
     plan, prompt, recorder = artifact.plan, artifact.prompt, CallRecorder()
     options = {label: f"option {label}" for label in plan.options} if plan.options is not None else None
-    messages = prompt.messages(question, options, {name: f"({name})" for name in prompt.slots})
+    messages = prompt.messages(QUESTION, options, {name: f"({name})" for name in prompt.slots})
     scoring = Scoring.of([] if estimator is None else estimator.scorers, prompt)
     # A scorer that could not be loaded is a finding already; the rest of the plan is checked without it.
     follow_ups = tuple(name for name in plan.follow_ups if estimator or not name.startswith(SCORE))

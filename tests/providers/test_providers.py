@@ -304,7 +304,7 @@ def test_a_model_that_takes_only_temperature_1(provider: Provider, server: Serve
 def test_doctor_finds_nothing_wrong(provider: Provider, server: Server, tmp_path: Path) -> None:
     model = provider.make(server)
     path = str(planned(model).save(tmp_path / "artifact.json"))
-    findings = {finding.check: finding for finding in examine(path, model, question=QUESTION)}
+    findings = {finding.check: finding for finding in examine(path, model)}
     assert {finding.status for finding in findings.values()} <= {"ok", "warn"}, findings
     assert findings["requests"].status == "ok", findings["requests"]
 
