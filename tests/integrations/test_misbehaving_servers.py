@@ -136,7 +136,7 @@ def test_doctor_fails_and_says_what_the_server_said(endpoint: Endpoint, mode: st
     model, endpoint.mode = chat(endpoint), mode
     estimator = "semantic_entropy" if mode == "logprobs_400" else "discrete_semantic_entropy"
     path = make_artifact(model, estimator=estimator, n=2).save(tmp_path / "artifact.json")
-    findings = [*examine(str(path), model, question="Capital?")]
+    findings = [*examine(str(path), model)]
     failed = [finding for finding in findings if finding.status == "fail"]
     assert failed
     text = " ".join(f"{finding.detail} {finding.fix}" for finding in failed)
