@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from agents import AgentOutputSchemaBase, FunctionTool, Handoff, ModelResponse, ModelSettings, Tool, Usage
 from agents.items import TResponseInputItem, TResponseOutputItem, TResponseStreamEvent
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage, UsageMetadata
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from openai.types.responses import (
     ResponseFunctionToolCall,
     ResponseOutputMessage,
@@ -25,7 +25,8 @@ from pydantic import TypeAdapter
 
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
-from guardrail.types import Bindings
+from guardrail.guard.messages import total_usage
+from guardrail.types import Bindings, Cost
 
 from .._agents.calls import ANSWER_TOOL, arguments_of
 from .._openai.responses import call_item, message_item, stream_events, text_part, usage_of
@@ -298,8 +299,7 @@ def read_response(response: ModelResponse, settings: ModelSettings, model: str) 
             calls.append({"name": item.name, "args": arguments, "id": item.call_id, "type": "tool_call"})
         elif not isinstance(item, ResponseReasoningItem):
             raise UsageError(f"the model returned an item of type {item.type!r}, which cannot be judged")
-    output_tokens = response.usage.output_tokens
-    cut = settings.max_tokens is not None and output_tokens >= settings.max_tokens
+    cut = settings.max_tokens is not None and response.usage.output_tokens >= settings.max_tokens
     # The SDK passes no finish reason on: the length of an answer, and the state of its items, tell a part.
     states = [getattr(item, "status", None) for item in response.output]
     broken = next((state for state in states if state not in (None, "completed")), None)
@@ -309,15 +309,13 @@ def read_response(response: ModelResponse, settings: ModelSettings, model: str) 
     }
     if logprobs:
         metadata["logprobs"] = {"content": logprobs}
-    input_tokens = response.usage.input_tokens
+    cost = Cost(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
     return AIMessage(
         "".join(texts),
         tool_calls=calls,
         additional_kwargs={"refusal": refused} if refused else {},
         response_metadata=metadata,
-        usage_metadata=UsageMetadata(
-            input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens
-        ),
+        usage_metadata=total_usage(cost),
     )
 
 
@@ -330,7 +328,7 @@ def to_response(message: AIMessage, requests: int) -> ModelResponse:
     for call in message.tool_calls:
         item = call_item(uuid4().hex, str(call["id"]), call["name"], json.dumps(call["args"], ensure_ascii=False))
         output.append(ResponseFunctionToolCall.model_validate(item))
-    tokens = message.usage_metadata or UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)
+    tokens = message.usage_metadata or total_usage(Cost())
     usage = Usage(
         requests=requests,
         input_tokens=tokens["input_tokens"],

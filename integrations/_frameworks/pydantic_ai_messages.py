@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage, UsageMetadata
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from pydantic_ai import messages as its
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.models import ModelRequestParameters
@@ -23,8 +23,9 @@ from pydantic_core import to_jsonable_python
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTAINED
+from guardrail.guard.messages import total_usage
 from guardrail.sampling.replies import end_of, is_cut
-from guardrail.types import Bindings
+from guardrail.types import Bindings, Cost
 
 from .._agents.calls import ANSWER_TOOL, arguments_of
 from .chat import content_of
@@ -277,10 +278,7 @@ def read_response(response: ModelResponse) -> AIMessage:
     metadata: dict[str, Any] = {"model_name": response.model_name, "finish_reason": finish}
     if logprobs:
         metadata["logprobs"] = {"content": logprobs}
-    input_tokens, output_tokens = response.usage.input_tokens, response.usage.output_tokens
-    usage = UsageMetadata(
-        input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens
-    )
+    usage = total_usage(Cost(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens))
     return message.model_copy(update={"response_metadata": metadata, "usage_metadata": usage})
 
 
@@ -291,13 +289,11 @@ def to_response(message: AIMessage) -> ModelResponse:
         parts.append(its.TextPart(str(message.text)))
     for call in message.tool_calls:
         parts.append(its.ToolCallPart(call["name"], call["args"], tool_call_id=str(call["id"])))
-    usage = message.usage_metadata
+    usage = message.usage_metadata or total_usage(Cost())
     metadata = {name: message.response_metadata[name] for name in KEPT if name in message.response_metadata}
     return ModelResponse(
         parts=parts,
-        usage=RequestUsage(
-            input_tokens=usage["input_tokens"] if usage else 0, output_tokens=usage["output_tokens"] if usage else 0
-        ),
+        usage=RequestUsage(input_tokens=usage["input_tokens"], output_tokens=usage["output_tokens"]),
         model_name=message.response_metadata.get("model_name"),
         finish_reason="tool_call" if message.tool_calls else "length" if is_cut(end_of(message)) else "stop",
         metadata=metadata or None,
