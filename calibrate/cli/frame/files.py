@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from guardrail.errors import UsageError, require
 from guardrail.files import refuse_special, sqlite_path
@@ -116,15 +115,9 @@ def warn_unlike(files: Sequence[RecordFile], key: str) -> None:
 
     Kolmogorov-Smirnov for the scores, Fisher's exact test for the shares.
     """
-    scores = [values[~np.isnan(values)] for file in files for values in (file.records.scores(key),)]
-    labels = [values[values >= 0] for file in files for values in (table_of(file.records).counted_labels(),)]
-    for i, file in enumerate(files):
-        others = [number for number in range(len(files)) if number != i]
-        tests = (
-            _unlike_scores(key, scores[i], np.concatenate([np.empty(0), *(scores[j] for j in others)])),
-            _unlike_labels(labels[i], np.concatenate([np.empty(0, np.int8), *(labels[j] for j in others)])),
-        )
-        p, how = min(tests)
+    for file in files if len(files) > 1 else ():
+        others = [each for each in files if each is not file]
+        p, how = min(_unlike_scores(key, file, others), _unlike_labels(file, others))
         if p < DIFFERENT / (2 * len(files)):
             print_line(
                 f"{file.path} looks different from the other files ({how}, p = {p:.1g}): the promise is for questions "
@@ -134,19 +127,24 @@ def warn_unlike(files: Sequence[RecordFile], key: str) -> None:
             return
 
 
-def _unlike_scores(key: str, own: NDArray[np.float64], others: NDArray[np.float64]) -> tuple[float, str]:
-    if not min(own.size, others.size):
+def _unlike_scores(key: str, file: RecordFile, others: Sequence[RecordFile]) -> tuple[float, str]:
+    own, rest = file.records.scores(key), np.concatenate([each.records.scores(key) for each in others])
+    own, rest = own[~np.isnan(own)], rest[~np.isnan(rest)]
+    if not min(own.size, rest.size):
         return 1.0, ""
-    distance, p = ks_two_sample(own, others)
+    distance, p = ks_two_sample(own, rest)
     return p, f"largest distance of {key} {distance:.2f}"
 
 
-def _unlike_labels(own: NDArray[np.int8], others: NDArray[np.int8]) -> tuple[float, str]:
-    if not min(own.size, others.size):
+def _unlike_labels(file: RecordFile, others: Sequence[RecordFile]) -> tuple[float, str]:
+    own, *rests = (table_of(each.records).counted_labels() for each in (file, *others))
+    rest = np.concatenate(rests)
+    n, n_rest = int((own >= 0).sum()), int((rest >= 0).sum())
+    if not min(n, n_rest):
         return 1.0, ""
-    wrong, of_others = (int(np.count_nonzero(labels == 0)) for labels in (own, others))
-    p = fisher_exact(wrong, own.size, of_others, others.size)
-    return p, f"{percent(wrong / own.size)} of its answers are wrong, {percent(of_others / others.size)} there"
+    wrong, of_rest = int((own == 0).sum()), int((rest == 0).sum())
+    p = fisher_exact(wrong, n, of_rest, n_rest)
+    return p, f"{percent(wrong / n)} of its answers are wrong, {percent(of_rest / n_rest)} there"
 
 
 def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
