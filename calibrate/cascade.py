@@ -144,7 +144,6 @@ def fit_cascade(
     share: float = SHARE,
     ratio: float = RATIO,
     groups: Groups = "category",
-    part: Sequence[str] | None = None,
     without_failed: bool = False,
 ) -> CascadeArtifact:
     """Calibrate several models as one system, from records of the same questions.
@@ -160,7 +159,6 @@ def fit_cascade(
         share: Share of the questions from which policies are tested, declared before labels are seen.
         ratio: How far earlier stages go: their share of their own scores, per share of the last stage's. In [0, 1].
         groups: Whether groups are categories, or clusters of dependent questions, of which one each is used.
-        part: Ids to fit on (a calibration part); default: all.
         without_failed: As in `calibrate.pipeline.FitSettings`, at each stage.
 
     Raises:
@@ -169,10 +167,10 @@ def fit_cascade(
     """
     files = [file if isinstance(file, RecordFile) else read_records(file) for file in records]
     n_failed = max(
-        refuse_failed(_chosen(file, groups, part), key, allowed=without_failed)
+        refuse_failed(_chosen(file, groups), key, allowed=without_failed)
         for file, key in zip(files, scores, strict=True)
     )
-    pool = matched(files, scores, groups=groups, part=part)
+    pool = matched(files, scores, groups=groups)
     used_ids = set(pool.ids)
     for file, key in zip(files, scores, strict=True):
         # Here and not only in `fit_artifact` below, which compares no clusters: it gets one question of each.
@@ -256,7 +254,6 @@ def matched(
     estimators: Sequence[str],
     *,
     groups: Groups = "category",
-    part: Sequence[str] | None = None,
 ) -> Matched:
     """Scores and labels of the questions that all files have, matched by id.
 
@@ -279,7 +276,7 @@ def matched(
                 f"the questions of {file.path} have the lowest scores of one model, and a cascade asks the next model "
                 "about the others. Label questions from all scores: calibrate sample --scope 1."
             )
-    chosen_ids = {record.id for record in _chosen(first, groups, part)}
+    chosen_ids = {record.id for record in _chosen(first, groups)}
     by_id = [{record.id: record for record in file.records} for file in files]
     ids, scores, errors, last = [], [], [], []
     for name in sorted(chosen_ids):
@@ -301,11 +298,9 @@ def matched(
     return Matched(tuple(ids), u, np.array(errors, dtype=np.int64), (of_last[0], of_last[1].astype(np.int64)))
 
 
-def _chosen(file: RecordFile, groups: Groups, part: Sequence[str] | None) -> list[Record]:
+def _chosen(file: RecordFile, groups: Groups) -> Sequence[Record]:
     """The records to fit on."""
-    ids = None if part is None else set(part)
-    chosen = one_per_cluster(file.records) if groups == "cluster" else file.records
-    return [record for record in chosen if ids is None or record.id in ids]
+    return one_per_cluster(file.records) if groups == "cluster" else file.records
 
 
 def _row(records: Sequence[Record], keys: Sequence[str]) -> list[tuple[float, int | None]]:

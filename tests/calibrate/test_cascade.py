@@ -255,8 +255,13 @@ def test_the_last_model_alone_is_asked_what_the_first_stage_ended(labelled: Reco
     assert outcome.n_accepted < alone.n_accepted
 
 
+def first(file: RecordFile, n: int) -> RecordFile:
+    """The file with its first n records alone."""
+    return RecordFile(file.path, file.header, file.records[:n])
+
+
 def test_infeasible_says_why(labelled: RecordFile) -> None:
-    few = fit_cascade([labelled] * 2, alpha=0.15, scores=[NAME] * 2, part=[f"p{i}" for i in range(10)]).outcome
+    few = fit_cascade([first(labelled, 10)] * 2, alpha=0.15, scores=[NAME] * 2).outcome
     assert (few.reason, few.n_accepted, few.interval) == (InfeasibleReason.TOO_FEW_ITEMS, 0, None)
     assert "It takes 15 questions without an error at alpha = 0.15; there are 10." in why_infeasible(few)
     bad = fit_cascade([labelled] * 2, alpha=0.01, scores=[NAME] * 2).outcome
@@ -338,7 +343,7 @@ def test_audit_and_report_take_the_artifact_of_a_cascade(tmp_path: Path, labelle
     from calibrate.pipeline import part_header
 
     files = [labelled, better(labelled)]
-    artifact = fit_cascade(files, alpha=0.2, scores=[NAME, NAME], part=[r.id for r in labelled.records[:160]])
+    artifact = fit_cascade([first(file, 160) for file in files], alpha=0.2, scores=[NAME, NAME])
     out = artifact.save(tmp_path / "cascade.json")
     records: list[str] = []
     for number, file in enumerate(files):
