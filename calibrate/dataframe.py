@@ -29,7 +29,7 @@ from .data.formats.field_map import ColumnMap, ImportSettings, ScoreColumn, Scor
 from .data.formats.names import column_names, read_as, recognised
 from .data.formats.read import import_rows
 from .data.records import RecordFile, read_records, write_records
-from .data.row import RawRow, read_list
+from .data.row import RawRow
 from .data.split import Groups, split
 from .data.table import RecordTable, table_of
 from .evaluation.audit import audit, prepared
@@ -523,17 +523,9 @@ def from_frame(
         for name, column in named.items()
         if column is not None
     }
-    _read_lists(rows, columns.get("samples", ("samples",)))
     scores = _scores(score=score, confidence=confidence, certainty=certainty)
     mapped = replace(settings or ImportSettings(), columns=ColumnMap(columns, scores))
     return _imported(rows, mapped, own_model, items=items)
-
-
-def _read_lists(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
-    """Lists in place of their texts, as pandas reads its own lists back from CSV."""
-    for row in rows if len(columns) == 1 else ():
-        if isinstance(cell := row.get(columns[0]), str):
-            row[columns[0]] = read_list(cell) or cell
 
 
 def _scores(**given: str | ScoreColumn | Sequence[str | ScoreColumn]) -> tuple[ScoreColumn, ...]:

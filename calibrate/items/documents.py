@@ -15,7 +15,7 @@ from guardrail.judges.json_value import read_json
 
 from ..data.formats.field_map import ColumnMap, ImportSettings
 from ..data.formats.read import Imported, import_rows
-from ..data.row import RawRow
+from ..data.row import RawRow, read_list
 from ..data.rows import Found, open_rows
 
 __all__ = ["import_document_rows", "import_documents"]
@@ -82,11 +82,10 @@ def _with_documents(row: RawRow, columns: ColumnMap, empty: Counter[str]) -> Raw
 
 
 def _list(row: RawRow, column: str, cell: str) -> list[Any]:
-    try:
-        value = json.loads(cell)
-    except ValueError as error:
-        raise row.fail(column, cell, f"it is not a list of documents as JSON ({error})") from error
-    return value if isinstance(value, list) else [value]
+    value = read_list(cell)
+    if value is None:
+        raise row.fail(column, cell, "it is not a list of documents, as JSON or as Python writes it")
+    return value
 
 
 def _document(row: RawRow, name: str, cell: Any) -> str:

@@ -81,6 +81,9 @@ def read_samples(row: RawRow, columns: ColumnMap, cautions: Cautions) -> list[Dr
     if len(names) == 1 and names[0] in row.values and row.values[names[0]] is None:
         return []
     items = [row.text(name, empty=True) for name in names] if len(names) > 1 else row.listed(names[0])
+    written = row.values.get(names[0])
+    if len(names) == 1 and isinstance(written, str) and not row.textual:
+        items = read_list(written) or items  # as pandas reads its own lists back from CSV
     if not items:
         raise row.fail(names[0], row.values.get(names[0]), "every row must have its samples, a list of texts")
     if None in items:
