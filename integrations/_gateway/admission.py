@@ -1,4 +1,4 @@
-"""What is let in: clients by their keys, bodies that can be read, and as many questions as are answered in time."""
+"""Admission: clients by their keys, bodies that can be read, and as many questions as are answered in time."""
 
 from __future__ import annotations
 

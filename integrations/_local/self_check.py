@@ -28,7 +28,7 @@ IMPOSSIBLE = 100.0
 
 @dataclass(frozen=True)
 class Support:
-    """What can share a batch of a model, so that its numbers stay exact."""
+    """The rows that can share a batch of a model, so that its numbers stay exact."""
 
     batches: bool = True
     """Whether prompts of different lengths can."""

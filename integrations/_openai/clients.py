@@ -91,7 +91,7 @@ async def _close_with_loop(loop: asyncio.AbstractEventLoop, session: Any) -> Asy
 
 
 class EndpointState:
-    """What the copies of a model share about its endpoint: whether it replies, and the requests in flight."""
+    """The state of an endpoint that the copies of a model share: whether it replies, and the requests in flight."""
 
     def __init__(self) -> None:
         self._replied: float | None = None

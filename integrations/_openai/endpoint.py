@@ -227,7 +227,7 @@ class Endpoint:
         return text
 
     def said(self, error: Exception | None) -> str:
-        """What the server said in an error, without the secrets; empty if no server replied."""
+        """The words of the server in an error, without the secrets; empty if no server replied."""
         return server_words(error, self._secrets()) if error is not None and reply_facts(error) else ""
 
     def _secrets(self) -> list[str]:
