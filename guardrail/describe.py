@@ -20,18 +20,9 @@ from .specs import EstimatorSpec
 __all__ = [
     *("ANSWERS", "CALLS", "FRESH_LABELS", "ITEMS_OF_ANSWERS", "NOUNS", "USEFUL_AUROC", "Asked", "Judges", "Nouns"),
     *("answer_if", "asked", "caveats", "caveats_of", "confidence", "describe", "failures", "figures_lines"),
-    *(
-        "fits_line",
-        "guarantee",
-        "hardly_ranks",
-        "judges_of",
-        "not_covered",
-        "nouns_of",
-        "promised_of_items",
-        "promises",
-    ),
-    *("refusal", "reversed_score", "scope_in_words", "share_of", "stops_nothing", "summary", "target_text", "together"),
-    *("unguardable", "upside_down", "warning", "why_infeasible"),
+    *("fits_line", "guarantee", "hardly_ranks", "judges_of", "not_covered", "nouns_of", "promised_of_items"),
+    *("promises", "refusal", "reversed_score", "scope_in_words", "share_of", "stops_nothing", "summary"),
+    *("target_text", "together", "unguardable", "upside_down", "warning", "why_infeasible"),
 ]
 
 OFTEN_ABOVE = "about 40 % of such gates end above"
