@@ -64,16 +64,8 @@ class Limit:
         self._lock = new_lock(self)
         self._queue: deque[Future[None]] = deque()
 
-    def acquire(self) -> None:
-        """Wait for a slot; blocks the thread."""
-        run(self.acquire_steps())
-
-    async def aacquire(self) -> None:
-        """Wait for a slot without blocking the event loop."""
-        await arun(self.acquire_steps())
-
-    def acquire_steps(self) -> Steps[None]:
-        """`acquire` as steps of a larger computation."""
+    def acquire(self) -> Steps[None]:
+        """Wait for a slot."""
         turn = self._turn()
         if turn is None:
             return
@@ -177,7 +169,7 @@ def take_slot(slots: ExitStack) -> Effect:
 
 def _take_slots(limits: Sequence[Limit], slots: ExitStack) -> Steps[None]:
     for limit in limits:
-        yield from limit.acquire_steps()
+        yield from limit.acquire()
         slots.callback(limit.release)
     if limits:
         slots.enter_context(_under((Limit(1),)))  # a guard inside this call makes its calls one after the other

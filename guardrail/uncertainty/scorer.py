@@ -30,7 +30,7 @@ from ..errors import ArtifactMismatchError, GuardrailError, UsageError, describe
 from ..plain_json import canonical_json, sha256_hex
 from ..prompting import PromptWrapping, copies_of
 from ..sampling.background import BackgroundLoop
-from ..sampling.effects import Effect, Steps
+from ..sampling.effects import Effect, Steps, arun
 from ..sampling.follow_ups import SCORE, FollowUp
 from ..sampling.limits import Limit, adopt_limits, current_limits, limits_for_threads, take_slot
 from ..sampling.models import import_named
@@ -214,7 +214,7 @@ class Scorer:
         limit = self._threads.setdefault(most, Limit(most))
         try:
             async with asyncio.timeout(self.timeout):
-                await limit.aacquire()
+                await arun(limit.acquire())
         except TimeoutError:
             # No reason to do with the question, so it is not remembered like an abstention.
             raise Missing(

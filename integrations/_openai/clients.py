@@ -17,6 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from guardrail.errors import GuardrailError, require
 from guardrail.sampling.background import BackgroundLoop
+from guardrail.sampling.effects import arun
 from guardrail.sampling.limits import Limit
 
 __all__ = ["EndpointState", "LargeReplyError", "endpoint_loop", "proxy_of", "session_of_loop"]
@@ -112,7 +113,7 @@ class EndpointState:
     async def slot(self, n: int) -> AsyncIterator[None]:
         """One of n requests in flight, counted over threads and event loops."""
         limit = self._limits.setdefault(n, Limit(n))
-        await limit.aacquire()
+        await arun(limit.acquire())
         try:
             yield
         finally:

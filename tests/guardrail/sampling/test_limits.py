@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from guardrail import Guardrail, UsageError
 from guardrail.guard.cascade import Cascade
 from guardrail.judges.chat import ChatJudge
-from guardrail.sampling import limits, prober
+from guardrail.sampling import effects, limits, prober
 from guardrail.sampling.limits import (
     Limit,
     ain_flight,
@@ -394,8 +394,8 @@ def test_a_call_inside_a_call_waits_for_its_turn_there_and_takes_no_further_slot
 def test_slots_survive_cancelled_and_interrupted_waiting() -> None:
     async def run() -> None:
         limit = Limit(1)
-        await limit.aacquire()
-        waiting = [asyncio.create_task(limit.aacquire()) for _ in range(3)]
+        await effects.arun(limit.acquire())
+        waiting = [asyncio.create_task(effects.arun(limit.acquire())) for _ in range(3)]
         await asyncio.sleep(0)
         waiting[0].cancel()
         limit.release()  # to the second, which is cancelled before it learns of it
@@ -410,7 +410,7 @@ def test_slots_survive_cancelled_and_interrupted_waiting() -> None:
 
 def test_slots_go_to_whoever_waited_longest_and_still_waits() -> None:
     limit = Limit(1)
-    limit.acquire()
+    effects.run(limit.acquire())
     withdrawn, first, second = (limit._turn() for _ in range(3))
     assert withdrawn is not None
     assert first is not None
@@ -429,7 +429,7 @@ def test_an_interrupted_thread_keeps_no_slot(monkeypatch: pytest.MonkeyPatch) ->
     with bounded(3), bounded(2):
         inner, outer = current_limits()
         for _ in range(3):
-            outer.acquire()
+            effects.run(outer.acquire())
         with pytest.raises(KeyboardInterrupt), in_flight():
             raise AssertionError("there was no slot")
     assert inner._free == 2  # taken before the wait for the outer one
@@ -446,7 +446,7 @@ def test_a_cancelled_task_keeps_no_slot() -> None:
         with bounded(3), bounded(2):
             inner, outer = current_limits()
             for _ in range(3):
-                outer.acquire()
+                effects.run(outer.acquire())
             task = asyncio.create_task(enter())
         await asyncio.sleep(0)
         assert inner._free == 1
@@ -469,12 +469,12 @@ def test_threads_and_tasks_share_the_slots() -> None:
     limit, order = Limit(1), []
 
     def in_thread() -> None:
-        limit.acquire()
+        effects.run(limit.acquire())
         order.append("thread")
         limit.release()
 
     async def run() -> None:
-        await limit.aacquire()
+        await effects.arun(limit.acquire())
         thread = asyncio.create_task(asyncio.to_thread(in_thread))
         while not limit._queue:
             await asyncio.sleep(0)
