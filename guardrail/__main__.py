@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points, version
 
-from .errors import GuardrailError, load_entry_point, show_details
+from .errors import GuardrailError, load_entry_point
+from .foreign_errors import show_details
 from .plain_json import visible
 
 __all__ = ["list_commands", "main"]

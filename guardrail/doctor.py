@@ -22,7 +22,8 @@ from langchain_core.messages import HumanMessage
 
 from .artifact import Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact, load_artifact
 from .describe import answer_if, asked, nouns_of, promises, target_text, warning, why_infeasible
-from .errors import GuardrailError, UsageError, server_words
+from .errors import GuardrailError, UsageError
+from .foreign_errors import server_words
 from .items.gate import gate_of
 from .judges import Judge, Similarity, with_majority
 from .notebook import percent

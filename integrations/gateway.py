@@ -26,7 +26,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from guardrail.errors import UsageError, require, show_details
+from guardrail.errors import UsageError, require
+from guardrail.foreign_errors import show_details
 from guardrail.plain_json import visible
 
 from ._gateway.app import Gateway

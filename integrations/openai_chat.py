@@ -24,7 +24,8 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
-from guardrail.errors import UsageError, log
+from guardrail.errors import UsageError
+from guardrail.foreign_errors import log
 from guardrail.guard.structured import Method, parser_of, structured, tracing_of, wanted_bindings
 from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.limits import adopt_limits, ain_flight, limits_for_threads

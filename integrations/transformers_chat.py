@@ -23,7 +23,8 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import Field, PrivateAttr
 
-from guardrail.errors import GuardrailError, UsageError, describe_error
+from guardrail.errors import GuardrailError, UsageError
+from guardrail.foreign_errors import describe_error
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
 from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan, Unmeasured

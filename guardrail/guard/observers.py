@@ -19,7 +19,8 @@ from typing import Any, Literal
 from langchain_core.messages import BaseMessage
 
 from ..artifact import CalibrationArtifact
-from ..errors import UsageError, describe_error
+from ..errors import UsageError
+from ..foreign_errors import describe_error
 from ..prompting import copies_of
 from ..sampling.effects import AsyncFunctionError, Steps, user_call
 from ..types import Note, NoteKind

@@ -18,7 +18,8 @@ from langchain_core.runnables.config import ensure_config
 from pydantic import Field, field_validator
 
 from ..artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact
-from ..errors import ArtifactMismatchError, UsageError, describe_error
+from ..errors import ArtifactMismatchError, UsageError
+from ..foreign_errors import describe_error
 from ..prompting import copies_of
 from ..sampling.draws import REMEMBERED, Draws
 from ..sampling.effects import Steps

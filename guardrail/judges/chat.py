@@ -15,7 +15,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
-from ..errors import UsageError, describe_error
+from ..errors import UsageError
+from ..foreign_errors import describe_error
 from ..plain_json import quoted
 from ..sampling.calls import quiet_copy, with_settings
 from ..sampling.limits import in_flight

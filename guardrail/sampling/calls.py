@@ -19,7 +19,7 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import ensure_config
 
-from ..errors import describe_error
+from ..foreign_errors import describe_error
 from ..types import Cost, SampleSet
 from .call_settings import carried
 from .callbacks import drop_streaming_handlers, without_tokens

@@ -19,7 +19,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 
-from ..errors import UsageError, describe_error, reply_facts, server_words
+from ..errors import UsageError
+from ..foreign_errors import describe_error, reply_facts, server_words
 from ..types import Cost, Sample, SamplingPlan, Unmeasured, is_logprob
 from .call_settings import carried
 from .calls import as_sample, at_once, cost_of, with_settings

@@ -18,7 +18,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 
-from ..errors import READING, BrokenOffReplyError, PromptTooLongError, UnreadableReplyError
+from ..errors import BrokenOffReplyError, PromptTooLongError, UnreadableReplyError
+from ..foreign_errors import READING
 from ..plain_json import json_fault, spelled, text_fault
 from ..types import Bindings, Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured, is_logprob
 

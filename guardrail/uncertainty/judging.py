@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import describe_error
+from ..foreign_errors import describe_error
 from ..judges import Entailment, EntailmentScores, Item, Judge, Similarity
 from ..types import Missing, Unmeasured
 from .comparing import Asking, Pair

@@ -26,7 +26,8 @@ from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
 
-from ..errors import ArtifactMismatchError, GuardrailError, UsageError, describe_error, load_entry_point
+from ..errors import ArtifactMismatchError, GuardrailError, UsageError, load_entry_point
+from ..foreign_errors import describe_error
 from ..plain_json import canonical_json, sha256_hex
 from ..prompting import PromptWrapping, copies_of
 from ..sampling.background import BackgroundLoop

@@ -17,7 +17,8 @@ from pydantic import SecretStr
 from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail, Router
 from guardrail.artifact import Artifact, CascadeArtifact, RouterArtifact, load_artifact
 from guardrail.describe import promises, warning
-from guardrail.errors import IN_FULL, ArtifactError, ArtifactMismatchError, TurnsMismatchError, UsageError, require
+from guardrail.errors import ArtifactError, ArtifactMismatchError, TurnsMismatchError, UsageError, require
+from guardrail.foreign_errors import IN_FULL
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.messages import with_verdict
 from guardrail.plain_json import canonical_json, sha256_hex

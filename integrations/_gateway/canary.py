@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from guardrail import CalibrationArtifact, Guardrail
-from guardrail.errors import UsageError, describe_error
+from guardrail.errors import UsageError
+from guardrail.foreign_errors import describe_error
 from guardrail.monitor import Alarm, CanaryState, Drift
 from guardrail.monitor.canary import BASELINE
 from guardrail.plain_json import sha256_hex

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Inva
 from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
-from guardrail.errors import describe_error
+from guardrail.foreign_errors import describe_error
 from guardrail.prompting import question_text
 from guardrail.sampling.native import llm_output
 from guardrail.sampling.replies import cause_of

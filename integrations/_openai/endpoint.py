@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 
 from langchain_core.outputs import ChatGenerationChunk
 
-from guardrail.errors import IN_FULL, GuardrailError, UsageError, log, reply_facts, require, server_words
+from guardrail.errors import GuardrailError, UsageError, require
+from guardrail.foreign_errors import IN_FULL, log, reply_facts, server_words
 
 from .clients import EndpointState, LargeReplyError, proxy_of, session_of_loop
 from .replies import chunks_of

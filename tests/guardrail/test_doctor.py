@@ -31,7 +31,8 @@ from guardrail.__main__ import main
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, Made, StageShare
 from guardrail.describe import promises
 from guardrail.doctor import Finding, examine
-from guardrail.errors import GuardrailError, MissingDependencyError, UsageError, load_entry_point, log
+from guardrail.errors import GuardrailError, MissingDependencyError, UsageError, load_entry_point
+from guardrail.foreign_errors import log
 from guardrail.outcome import InfeasibleReason
 from guardrail.sampling.models import resolve_model
 from guardrail.sampling.probe import PROMPT

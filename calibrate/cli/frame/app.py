@@ -16,7 +16,8 @@ from rich.markup import escape
 from rich.panel import Panel
 from typer.core import TyperCommand, TyperGroup
 
-from guardrail.errors import GuardrailError, UsageError, show_details
+from guardrail.errors import GuardrailError, UsageError
+from guardrail.foreign_errors import show_details
 
 from .terminal import errors
 
