@@ -71,6 +71,20 @@ def test_a_table_is_fitted_in_one_command_and_four_lines(tmp_path: Path) -> None
     assert run("report", out).startswith(condition)
 
 
+@pytest.mark.parametrize("name", ["error", "is_wrong", "wrong"])
+def test_labels_that_say_wrong_give_the_same_threshold(tmp_path: Path, name: str) -> None:
+    """Read the other way round, or not at all, such a file would certify the opposite of what it says."""
+    content = rows()
+    turned = [{"confidence": row["confidence"], name: not row["correct"]} for row in content]
+    mapped = ["--map", f"error={name}"] if name == "is_wrong" else []
+    shown = [
+        run("fit", table(tmp_path / f"{i}.csv", each), "--alpha", 0.1, "--out", tmp_path / "a.json", *more).splitlines()
+        for i, (each, more) in enumerate([(content, []), (turned, mapped)])
+    ]
+    assert f"error {name}" in shown[1][0] or name == "error"
+    assert shown[0][1:4] == shown[1][1:4]
+
+
 @pytest.mark.parametrize("digits", [2, 3, 4, 17])
 @pytest.mark.parametrize("kind", ["confidence", "certainty", "uncertainty"])
 def test_the_printed_condition_accepts_exactly_the_counted_rows(kind: str, digits: int) -> None:
