@@ -75,7 +75,9 @@ def test_a_table_is_fitted_in_one_command_and_four_lines(tmp_path: Path) -> None
 def test_labels_that_say_wrong_give_the_same_threshold(tmp_path: Path, name: str) -> None:
     """Read the other way round, or not at all, such a file would certify the opposite of what it says."""
     content = rows()
-    turned = [{"confidence": row["confidence"], name: not row["correct"]} for row in content]
+    turned = [
+        {"question": row["question"], "confidence": row["confidence"], name: not row["correct"]} for row in content
+    ]
     mapped = ["--map", f"error={name}"] if name == "is_wrong" else []
     shown = [
         run("fit", table(tmp_path / f"{i}.csv", each), "--alpha", 0.1, "--out", tmp_path / "a.json", *more).splitlines()
