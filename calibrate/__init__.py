@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from .evaluation.evaluate import evaluate
     from .evaluation.planning import Plan, plan
     from .fitting import fit
-    from .pipeline import FitSettings, fit_artifact, held_out
+    from .judging import held_out
+    from .pipeline import FitSettings, fit_artifact
     from .report import write_report
     from .router import ByGroup, fit_router
     from .rules import Rule
@@ -99,7 +100,8 @@ _MODULES = {
     "evaluation.evaluate": "evaluate",
     "evaluation.planning": "Plan plan",
     "fitting": "fit",
-    "pipeline": "FitSettings fit_artifact held_out",
+    "judging": "held_out",
+    "pipeline": "FitSettings fit_artifact",
     "report": "write_report",
     "router": "ByGroup fit_router",
     "rules": "Rule",

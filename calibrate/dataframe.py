@@ -41,8 +41,9 @@ from .evaluation.promise_test import LEVEL, Audit
 from .evaluation.results import Evaluation, EvaluationGrid
 from .items.answers import label_items, labels_by_hand, labels_of_file, measure_records, spec_of_answers
 from .items.documents import import_document_rows
+from .judging import keys_of_score, require_same, without_choice
 from .ledger import Ledger, counted
-from .pipeline import FitSettings, fit_artifact, keys_of_score, part_header, refuse_few, require_same, without_choice
+from .pipeline import FitSettings, fit_artifact, part_header, refuse_few
 from .report import write_report
 from .report.sentences import MOST_WARNINGS, Found, verdict_text
 from .rules import Rule, compared_rules

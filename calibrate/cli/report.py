@@ -18,7 +18,7 @@ from ..data.progress import bar
 from ..data.records import RecordFile
 from ..evaluation.audit import audit
 from ..evaluation.promise_test import ALONE
-from ..pipeline import keys_of_score, require_same
+from ..judging import keys_of_score, require_same
 from ..report import parts_of, sentences, write_report
 from ..rules import RULES
 from ..scoring.names import stored_key

@@ -16,20 +16,21 @@ from guardrail.items.measure import items_measure
 from guardrail.items.spec import ITEMS, ItemsSpec
 from guardrail.uncertainty import from_spec
 
-from ..binding import hashes_of_fit, refuse_fitted
 from ..cascade import counts, matched
 from ..correctness import label_file, make_rule
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
 from ..data.table import among, table_of
 from ..items.answers import label_items, measure_records
-from ..pipeline import (
+from ..judging import (
     Judged,
     accepted_of,
     at_calibration,
+    hashes_of_fit,
     judged_by,
     keys_of_score,
     refuse_choice,
+    refuse_fitted,
     require_same,
 )
 from ..router import by_route

@@ -16,7 +16,7 @@ from guardrail.notebook import as_html, percent
 from guardrail.outcome import AVERAGE
 from guardrail.types import Frozen
 
-from ..pipeline import GateCounts
+from ..judging import GateCounts
 from ..rules import certifies
 from ..rules.certificate import tail, upper_bound
 

@@ -23,7 +23,7 @@ from ..evaluation.choice import Ranked
 from ..evaluation.label_checks import Suspicious, judge_to_look_at, lowest, merged, missed, suspicious
 from ..evaluation.results import FEW_NOTE, Evaluation, EvaluationRow, cells, few
 from ..items.figures import PATHS, path_rows, path_warnings, paths_table
-from ..pipeline import GateCounts, accepted_of
+from ..judging import GateCounts, accepted_of
 from ..rules import RULES
 from ..scoring.items import ScoredItems
 from .sentences import second_look

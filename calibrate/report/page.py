@@ -25,7 +25,7 @@ from ..evaluation.choice import Ranked, rank_estimators
 from ..evaluation.evaluate import RuleSpec, evaluate
 from ..evaluation.promise_test import ALONE, Audit
 from ..evaluation.results import Evaluation
-from ..pipeline import at_calibration, calibration_part, without
+from ..judging import at_calibration, calibration_part, without
 from ..rules import PLANNED, RULES, compared_rules
 from ..scoring.scores import scored_by, units_of
 from . import sentences

@@ -42,7 +42,7 @@ from ..evaluation.label_checks import Suspicious, unread_answers
 from ..evaluation.planning import labels_needed
 from ..evaluation.promise_test import ALONE, Audit
 from ..items.figures import item_facts
-from ..pipeline import GateCounts
+from ..judging import GateCounts
 from ..scoring.metrics import AurocInterval, auroc_interval
 
 __all__ = [

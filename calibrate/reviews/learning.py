@@ -14,13 +14,13 @@ from guardrail.specs import CorrectnessSpec
 from guardrail.types import SampleSet
 from guardrail.verdict import Reason
 
-from ..binding import hashes_of_fit
 from ..data.record import ItemLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader
 from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
+from ..judging import GateCounts, hashes_of_fit, held_out
 from ..ledger import Ledger, counted
-from ..pipeline import FitSettings, GateCounts, fit_artifact, held_out
+from ..pipeline import FitSettings, fit_artifact
 from .pool import Missing, Respond, ReviewedItem, ReviewPool, Waiting, settled, waiting
 
 __all__ = ["Learned", "learn", "thinned"]

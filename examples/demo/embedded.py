@@ -17,7 +17,8 @@ from calibrate.data.progress import bar
 from calibrate.data.questions import Question, option_labels, read_questions
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.fitting import fit
-from calibrate.pipeline import GateCounts, fit_artifact, held_out, split
+from calibrate.judging import GateCounts, held_out
+from calibrate.pipeline import fit_artifact, split
 from calibrate.report import compare_rules, write_report
 from calibrate.scope import cut_at
 from calibrate.scoring.compute import score_records

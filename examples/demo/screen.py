@@ -12,7 +12,7 @@ from rich.text import Text
 
 from calibrate.cli.frame.terminal import VisibleConsole
 from calibrate.evaluation.results import Evaluation
-from calibrate.pipeline import GateCounts
+from calibrate.judging import GateCounts
 from guardrail import CalibrationArtifact, Feasible
 from guardrail.describe import guarantee, why_infeasible
 from guardrail.outcome import Outcome

@@ -29,7 +29,8 @@ from rich.table import Table
 from calibrate import Question, RecordFile, collect_records, read_records, write_records
 from calibrate import fit as fit_answers
 from calibrate.items.answers import compare_with_gold, label_items, measure_records
-from calibrate.pipeline import fit_artifact, held_out
+from calibrate.judging import held_out
+from calibrate.pipeline import fit_artifact
 from calibrate.reviews.learning import Learned, learn
 from calibrate.reviews.pool import read_reviews
 from examples.demo.screen import CONSOLE, title

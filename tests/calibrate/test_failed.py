@@ -19,7 +19,8 @@ from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.data.table import table_of
 from calibrate.dataframe import Records
 from calibrate.evaluation.audit import audit
-from calibrate.pipeline import FitSettings, at_calibration, fit_artifact, held_out
+from calibrate.judging import at_calibration, held_out
+from calibrate.pipeline import FitSettings, fit_artifact
 from calibrate.prediction_powered import artifact_with_people
 from calibrate.scope import draw_to_label
 from guardrail import doctor

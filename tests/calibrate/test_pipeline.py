@@ -16,7 +16,8 @@ from calibrate.evaluation.audit import audit
 from calibrate.evaluation.choice import choose_score
 from calibrate.evaluation.label_checks import suspicious
 from calibrate.fitting import fit
-from calibrate.pipeline import accepted_of, fit_artifact, held_out, part_header, require_same
+from calibrate.judging import accepted_of, held_out, require_same
+from calibrate.pipeline import fit_artifact, part_header
 from calibrate.report.sentences import undecided_answers
 from calibrate.scoring.scores import arrays
 from guardrail.artifact import CalibrationArtifact

@@ -20,7 +20,7 @@ from scipy import stats
 from calibrate.data.records import read_records
 from calibrate.data.table import table_of
 from calibrate.fitting import fit
-from calibrate.pipeline import GateCounts
+from calibrate.judging import GateCounts
 from calibrate.reviews import (
     ReviewedItem,
     ReviewPool,

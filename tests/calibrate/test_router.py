@@ -20,8 +20,9 @@ from calibrate.data.records import Record, RecordFile, read_records, write_recor
 from calibrate.evaluation.audit import audit_router
 from calibrate.evaluation.promise_test import audit_counts
 from calibrate.fitting import fit
+from calibrate.judging import accepted_of
 from calibrate.ledger import Ledger, counted
-from calibrate.pipeline import accepted_of, fit_artifact, part_header
+from calibrate.pipeline import fit_artifact, part_header
 from calibrate.router import ByGroup, by_route, fit_router
 from calibrate.scope import draw_to_label
 from guardrail.artifact import ALL_OTHERS, RouterArtifact

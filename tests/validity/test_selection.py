@@ -16,7 +16,7 @@ from calibrate.data.split import Repeats, one_per_question
 from calibrate.data.table import table_of
 from calibrate.evaluation.promise_test import audit_counts
 from calibrate.fitting import fit
-from calibrate.pipeline import GateCounts
+from calibrate.judging import GateCounts
 from calibrate.prediction_powered import fit_prediction_powered, group_unlike_sample, selection_p
 from calibrate.reviews import ReviewedItem, ReviewPool, learn
 from calibrate.scope import SELECTED

@@ -11,7 +11,6 @@ from guardrail.artifact import Artifact, CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
-from ...binding import refuse_fitted
 from ...data.formats.graded import is_table
 from ...data.records import Record, RecordFile, write_records
 from ...data.split import Groups, one_per_question, split
@@ -19,8 +18,9 @@ from ...evaluation.audit import audit, refuse_untestable
 from ...evaluation.choice import AUTO, choose_score
 from ...evaluation.label_checks import suspicious
 from ...fitting import DEFAULT_DELTA
+from ...judging import refuse_fitted, require_same
 from ...ledger import Ledger, counted, follow
-from ...pipeline import FitSettings, fit_artifact, part_header, refuse_few, require_same
+from ...pipeline import FitSettings, fit_artifact, part_header, refuse_few
 from ...report.sentences import Found, VerdictText, auroc_of, second_look
 from ...scoring.scores import refuse_failed
 from .files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike

@@ -24,7 +24,8 @@ from calibrate.data.columns import open_records
 from calibrate.data.records import Record, RecordFile, read_records, rewrite_records, write_records
 from calibrate.data.split import split
 from calibrate.data.table import CUT, DIGESTS, NUMBERS, RecordTable, among, table_of
-from calibrate.pipeline import fit_artifact, held_out
+from calibrate.judging import held_out
+from calibrate.pipeline import fit_artifact
 from calibrate.scope import waiting_of, waits_for_label
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import RecordError, UsageError

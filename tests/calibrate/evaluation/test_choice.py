@@ -10,7 +10,8 @@ import pytest
 from calibrate.data.records import Record, RecordFile
 from calibrate.evaluation.audit import prepared
 from calibrate.evaluation.choice import choose_score, rank_estimators
-from calibrate.pipeline import fit_artifact, held_out, without_choice
+from calibrate.judging import held_out, without_choice
+from calibrate.pipeline import fit_artifact
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.types import Uncertainty, Unmeasured

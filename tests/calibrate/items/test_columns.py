@@ -22,7 +22,8 @@ from calibrate.data.record import ItemLabels, Record
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.items.answers import label_items, measure_records
 from calibrate.items.figures import item_figures
-from calibrate.pipeline import FitSettings, fit_artifact, held_out
+from calibrate.judging import held_out
+from calibrate.pipeline import FitSettings, fit_artifact
 from calibrate.report import write_report
 from calibrate.rules.items import AnswerItems
 from guardrail.artifact import Made

@@ -20,7 +20,8 @@ from calibrate.evaluation.populations import ItemPilot
 from calibrate.evaluation.promise_test import Audit
 from calibrate.items.answers import label_items, measure_records, stored_spec
 from calibrate.items.figures import item_figures, path_rows
-from calibrate.pipeline import FitSettings, Judged, fit_artifact, held_out
+from calibrate.judging import Judged, held_out
+from calibrate.pipeline import FitSettings, fit_artifact
 from calibrate.report import write_report
 from calibrate.rules import RULES, compared_rules
 from calibrate.rules.items import AnswerItems

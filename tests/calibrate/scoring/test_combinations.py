@@ -9,9 +9,9 @@ import pytest
 from langchain_core.messages import AIMessage
 from typer.testing import CliRunner
 
-from calibrate.binding import narrowed_plan
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
+from calibrate.narrowing import narrowed_plan
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.apart import ranks_from, without_ranked
 from calibrate.scoring.compute import score_records

@@ -1,0 +1,49 @@
+"""The plan that an artifact needs at run time, of all that a collection drew."""
+
+from __future__ import annotations
+
+from guardrail.items.spec import ITEMS
+from guardrail.sampling.follow_ups import SCORE
+from guardrail.types import SamplingPlan
+from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
+from guardrail.uncertainty.combine import COMBINATIONS, Parts, union_of_needs
+
+__all__ = ["narrowed_plan"]
+
+
+def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
+    """The plan that run time needs for this one estimator: a collection may have drawn more, for others.
+
+    Nothing that moves the score or the primary answer is dropped: samples, log-probabilities and follow-ups that the
+    estimator does not read. With options n and log-probabilities stay, because n decides there what the primary answer
+    is. Imported scores keep all: what they were computed from is unknown.
+    """
+    read = _read_by(spec)
+    if read is None:  # imported scores: what they need is unknown, so nothing may be left out
+        return plan
+    needs, asked = read
+    plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name in asked)})
+    if plan.options is not None:
+        return plan
+    reads_samples = needs.samples or plan.primary == "majority"
+    n = spec.samples or plan.n  # `then` reads the first m samples, whatever else was drawn
+    return plan.model_copy(update={"n": n if reads_samples else 0, "logprobs": plan.logprobs and needs.logprobs})
+
+
+def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
+    """The needs of an estimator and its follow-ups by name; None where they are unknown."""
+    if spec.name in COMBINATIONS:
+        read = [_read_by(part) for part in Parts.from_stored(spec.params).parts]
+        known = [each for each in read if each is not None]
+        if len(known) < len(read):
+            return None
+        return union_of_needs([needs for needs, _ in known]), set[str]().union(*(asked for _, asked in known))
+    if spec.name.startswith(SCORE):
+        reads = spec.params["reads"]
+        return Needs(samples="samples" in reads, logprobs="logprobs" in reads), {spec.name}
+    if spec.name == ITEMS:
+        return Needs(samples=True), set()
+    if spec.name in list_estimators():
+        needs = make_estimator(spec.name).needs
+        return needs, set() if needs.follow_up is None else {needs.follow_up.name}
+    return None
