@@ -102,7 +102,7 @@ steps = Table(
     Column("n", Integer, primary_key=True),
     Column("key", String(LONGEST_KEY)),
     Column("at", Float(53), nullable=False),
-    Column("value", Float(53), nullable=False),
+    Column("value", Float(53), nullable=False),  # this and the next two as of `MonitorStep`
     Column("chance", Float(53), nullable=False),
     Column("log_wealth", Float(53), nullable=False),
     UniqueConstraint("name", "key"),

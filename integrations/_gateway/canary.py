@@ -27,6 +27,10 @@ __all__ = ["Canary"]
 AT_ONCE = 4
 """Questions of a round that are measured at once."""
 MOST_QUESTIONS = 1000
+CLAIMED = 0.95
+"""Part of the interval for which a process claims a round: below 1, so that it may claim the next one in time."""
+AGAIN = 0.1
+"""Part of the interval after which a process looks again whose round failed or was another's."""
 log = logging.getLogger("guardrail")
 
 
@@ -88,7 +92,7 @@ class Canary:
     async def round(self) -> None:
         """Ask all questions once, unless another process on the store has just done so. Reports faults and alarms."""
         began, self.due = time.monotonic(), math.inf
-        next_round, fault = began + self._every / 10, ""
+        next_round, fault = began + AGAIN * self._every, ""
         try:
             if self._store is None or await asyncio.to_thread(self._claim):
                 next_round = began + self._every
@@ -138,7 +142,7 @@ class Canary:
         from guardrail.review.keys import ExpiringKeys
 
         keys = ExpiringKeys(self._store.database)
-        return keys.add(f"round of {self.name}", "asked", 0.95 * self._every) is None
+        return keys.add(f"round of {self.name}", "asked", CLAIMED * self._every) is None
 
 
 class _Unkept:
