@@ -45,7 +45,7 @@ from .judging import keys_of_score, require_same, without_choice
 from .ledger import Ledger, counted
 from .pipeline import FitSettings, fit_artifact, part_header, refuse_few
 from .report import write_report
-from .report.sentences import MOST_WARNINGS, Found, verdict_text
+from .report.assessment import MOST_WARNINGS, Found, verdict_text
 from .rules import Rule, compared_rules
 from .scoring.compute import score_records, supported
 from .scoring.names import key_of, parse_estimator

@@ -20,9 +20,9 @@ from .specs import EstimatorSpec
 __all__ = [
     *("ANSWERS", "CALLS", "FRESH_LABELS", "ITEMS_OF_ANSWERS", "NOUNS", "USEFUL_AUROC", "Asked", "Judges", "Nouns"),
     *("answer_if", "asked", "caveats", "caveats_of", "confidence", "describe", "failures", "figures_lines"),
-    *("fits_line", "guarantee", "hardly_ranks", "judges_of", "not_covered", "nouns_of", "promised_of_items"),
-    *("promises", "refusal", "reversed_score", "scope_in_words", "share_of", "stops_nothing", "summary"),
-    *("target_text", "together", "unguardable", "upside_down", "warning", "why_infeasible"),
+    *("fits_line", "guarantee", "hardly_ranks", "judges_of", "labels_are_enough", "not_covered", "nouns_of"),
+    *("promised_of_items", "promises", "ranks_backwards", "refusal", "scope_in_words", "share_of", "stops_nothing"),
+    *("summary", "target_text", "together", "unguardable", "upside_down", "warning", "why_infeasible"),
 ]
 
 OFTEN_ABOVE = "about 40 % of such gates end above"
@@ -143,7 +143,9 @@ def describe(artifact: Artifact) -> str:
     """An artifact in a few lines: what it is, warnings, the threshold in use, what it promises and what it does not."""
     lines: list[str | None] = [warning(artifact)]
     if isinstance(artifact, CalibrationArtifact):
-        head = [repr(artifact), warning(artifact), unguardable(artifact), reversed_score(artifact)]
+        head = [repr(artifact), warning(artifact), unguardable(artifact)]
+        if ranks_backwards(artifact.outcome):
+            head.append(upside_down(f"AUROC {artifact.outcome.diagnostics.auroc:.2f}", nouns_of(artifact)))
         lines = [*head, f"Threshold in use: {answer_if(artifact)}."]
     lines += promises(artifact)
     if isinstance(artifact, RouterArtifact):
@@ -390,10 +392,10 @@ def warning(artifact: Artifact) -> str | None:
     )
 
 
-def reversed_score(artifact: CalibrationArtifact) -> str | None:
-    """The sentence to show if wrong answers score as the more certain ones (AUROC below 0.4); otherwise None."""
-    auroc = artifact.outcome.diagnostics.auroc
-    return None if auroc is None or auroc >= REVERSED else upside_down(f"AUROC {auroc:.2f}", nouns_of(artifact))
+def ranks_backwards(outcome: Outcome) -> bool:
+    """Whether wrong answers score as the more certain ones (AUROC below 0.4)."""
+    auroc = outcome.diagnostics.auroc
+    return auroc is not None and auroc < REVERSED
 
 
 def upside_down(shown: str, nouns: Nouns = ANSWERS) -> str:
@@ -605,6 +607,8 @@ def why_infeasible(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS)
 
 def refusal(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> tuple[str, str]:
     """What a fit without a threshold found, and the step that helps most."""
+    if isinstance(outcome, Infeasible) and labels_are_enough(outcome):
+        return _tied(outcome) if outcome.ties else _never_low_enough(outcome, nouns), _better_score(outcome, nouns)
     alpha, few = outcome.alpha, outcome.reason is InfeasibleReason.TOO_FEW_ITEMS
     if outcome.reason is InfeasibleReason.STAGE_NOT_USED:
         return "The system accepts more when this stage does not answer.", "The other stages answer."
@@ -626,12 +630,17 @@ def refusal(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> tup
         return _refusal_of_items(outcome)
     if outcome.rule == PEOPLE:
         return _refusal_by_people(outcome)
-    if few:
-        least = f": one threshold alone takes {outcome.needed} error-free accepted items" if outcome.needed else ""
-        at = "" if outcome.delta is None else f" and delta = {outcome.delta:.3g}{least}"
-        items = f"{outcome.n_measured} items are too few for rule {outcome.rule!r} at alpha = {alpha:g}"
-        return f"Even without a single error {items}{at}.", f"Label more {nouns.asked}."
-    return _tied(outcome) if outcome.ties else _never_low_enough(outcome, nouns), _better_score(outcome, nouns)
+    least = f": one threshold alone takes {outcome.needed} error-free accepted items" if outcome.needed else ""
+    at = "" if outcome.delta is None else f" and delta = {outcome.delta:.3g}{least}"
+    items = f"{outcome.n_measured} items are too few for rule {outcome.rule!r} at alpha = {alpha:g}"
+    return f"Even without a single error {items}{at}.", f"Label more {nouns.asked}."
+
+
+def labels_are_enough(outcome: Infeasible) -> bool:
+    """Whether a fit of whole answers failed by its score and not by its labels; `refusal` then says how to mend it."""
+    if outcome.reason not in (InfeasibleReason.RISK_NEVER_LOW_ENOUGH, InfeasibleReason.TIE_BLOCK_TOO_LARGE):
+        return False
+    return outcome.rule not in (*get_args(ItemRule), PEOPLE) and "stage" not in outcome.options
 
 
 def _tied(outcome: Infeasible) -> str:
@@ -662,7 +671,7 @@ def _never_low_enough(outcome: Infeasible, nouns: Nouns) -> str:
 def _better_score(outcome: Infeasible, nouns: Nouns) -> str:
     """The remedy where labels are enough: the score first, as without one neither labels nor alpha help for long."""
     auroc = outcome.diagnostics.auroc
-    if auroc is not None and auroc < REVERSED:
+    if ranks_backwards(outcome):
         return upside_down(f"AUROC {auroc:.2f}", nouns)
     if outcome.ties:
         return f"Use a finer uncertainty score (more samples, or a continuous score). {FRESH_LABELS}"

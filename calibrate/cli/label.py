@@ -20,7 +20,7 @@ from ..data.progress import bar, silent
 from ..data.records import GIVEN, Record, RecordFile, read_records
 from ..data.table import table_of
 from ..pipeline import FitSettings, fit_artifact
-from ..report.sentences import describe_spec
+from ..report.facts import describe_spec
 from ..scope import waits_for_label
 from ..scoring.names import key_of
 from .frame.app import command

@@ -23,7 +23,7 @@ from guardrail.notebook import percent
 from ..data.progress import bar
 from ..data.records import write_records
 from ..ledger import Ledger
-from ..report.sentences import verdict_text
+from ..report.assessment import verdict_text
 from ..reviews import (
     Learned,
     Missing,

@@ -19,7 +19,8 @@ from ..data.records import RecordFile
 from ..evaluation.audit import audit
 from ..evaluation.promise_test import ALONE
 from ..judging import keys_of_score, require_same
-from ..report import parts_of, sentences, write_report
+from ..report import assessment, parts_of, write_report
+from ..report.facts import facts
 from ..rules import RULES
 from ..scoring.names import stored_key
 from .frame.app import command
@@ -114,7 +115,7 @@ class _Page:
 
 def _write_page(
     artifact: CalibrationArtifact, page: _Page, estimator: str | None, splits: int
-) -> tuple[list[Path], sentences.VerdictText]:
+) -> tuple[list[Path], assessment.VerdictText]:
     """Write the page and print what the test part says; returns the files, and the verdict in words."""
     file = open_pool(page.records, page.columns.settings)
     test_file = open_pool(page.test, page.columns.settings) if page.test else None
@@ -125,7 +126,7 @@ def _write_page(
     test = () if test_file is None else test_file.records
     parts = parts_of(artifact, file.records, key, test)
     n_tested_here = 0 if page.test else len(parts.test)
-    if (extra := sentences.not_fitted_on(parts.n_left_out, n_tested_here)) is not None:
+    if (extra := assessment.not_fitted_on(parts.n_left_out, n_tested_here)) is not None:
         print_line(extra, "yellow")
     # A part of the record file that was kept out of the fit is not a file.
     alone = fresh_command(artifact, key, page.test, page.artifact, page.columns.typed) if page.test else ALONE
@@ -142,7 +143,7 @@ def _write_page(
             progress=progress,
         )
     audited = audit(artifact, parts.test, key) if parts.test else None
-    text = sentences.verdict_text(artifact, audited, alone, sentences.Found(listed(page.records)))
+    text = assessment.verdict_text(artifact, audited, alone, assessment.Found(listed(page.records)))
     if audited is not None:
         print_verdict(text)
         print_more(text)
@@ -160,10 +161,10 @@ def _say(artifact: Artifact, path: Path, *, as_json: bool) -> None:
     if isinstance(artifact, CascadeArtifact):
         print_cascade(artifact, path)
         return
-    text = sentences.verdict_text(artifact)
+    text = assessment.verdict_text(artifact)
     print_verdict(text, most=None)
     print_line(not_covered(artifact))
-    print_facts(sentences.facts(artifact), caveats_of(artifact.outcome.rule))
+    print_facts(facts(artifact), caveats_of(artifact.outcome.rule))
     finish([], *(text.steps or ("Nothing needs doing.",)))
 
 

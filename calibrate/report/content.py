@@ -26,7 +26,7 @@ from ..items.figures import PATHS, path_rows, path_warnings, paths_table
 from ..judging import GateCounts, accepted_of
 from ..rules import RULES
 from ..scoring.items import ScoredItems
-from .sentences import second_look
+from .assessment import second_look
 
 __all__ = [
     *("Card", "Line", "Part", "Section", "categories", "contradictions", "headings", "headline", "item_cards"),

@@ -28,7 +28,7 @@ from ..evaluation.results import Evaluation
 from ..judging import at_calibration, calibration_part, without
 from ..rules import PLANNED, RULES, compared_rules
 from ..scoring.scores import scored_by, units_of
-from . import sentences
+from . import assessment
 from .content import (
     Part,
     categories,
@@ -41,6 +41,7 @@ from .content import (
     rule_table,
     score_table,
 )
+from .facts import auroc_of, facts
 from .figures import Figure, Items, across_alpha, risk_coverage, score_histogram
 
 __all__ = ["Parts", "compare_rules", "parts_of", "sweep", "write_report"]
@@ -123,7 +124,7 @@ def write_report(
         records: The records it was fitted on.
         estimator: Key of its estimator in the records.
         test: Labelled records it was not fitted on; default: those among ``records`` (`parts_of`). The verdict depends
-            on them (`sentences.standing`), and they are shown beside the calibration records, never mixed with them.
+            on them (`assessment.standing`), and they are shown beside the calibration records, never mixed with them.
         splits: Random splits of the calibration records, over which rules and other alphas are compared; 0 for no
             comparison.
         commands: Commands that reproduce the artifact, in order.
@@ -158,7 +159,7 @@ def write_report(
         **_evidence(artifact, parts, estimator, evaluation),
         "figures": figures,
         "commands": commands,
-        "extra": sentences.not_fitted_on(split.n_left_out, 0 if test else len(split.test)),
+        "extra": assessment.not_fitted_on(split.n_left_out, 0 if test else len(split.test)),
     }
     atomic_write(path, _rendered(context), private=True)  # it shows questions and answers
     return written
@@ -169,7 +170,7 @@ def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> d
     nouns = nouns_of(artifact)
     return {
         "artifact": artifact,
-        "standing": sentences.standing(artifact, test),
+        "standing": assessment.standing(artifact, test),
         "good": artifact.outcome.n_accepted > 0,
         "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact), nouns),
         "nouns": nouns,
@@ -178,11 +179,11 @@ def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> d
         "useless": unguardable(artifact),
         "test": test,
         "audited": [] if test is None or not test.n else test.findings,
-        "facts": sentences.facts(artifact),
+        "facts": facts(artifact),
         "caveats": caveats(artifact),
-        "steps": sentences.next_steps(artifact, test, alone),
-        "auroc": sentences.auroc_of(artifact),
-        "ranking": sentences.ranking(artifact),
+        "steps": assessment.next_steps(artifact, test, alone),
+        "auroc": auroc_of(artifact),
+        "ranking": assessment.ranking(artifact),
     }
 
 

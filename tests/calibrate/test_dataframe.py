@@ -20,7 +20,7 @@ from calibrate.dataframe import Records, from_frame
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.names import parse_estimator
 from guardrail import CalibrationArtifact, Guardrail, scorer
-from guardrail.describe import answer_if, describe, promises, reversed_score, unguardable
+from guardrail.describe import answer_if, describe, promises, ranks_backwards, unguardable
 from guardrail.errors import ArtifactMismatchError, MissingDependencyError, RecordError, UsageError
 from guardrail.testing import ScriptedChat
 from guardrail.uncertainty.registry import from_spec
@@ -336,14 +336,14 @@ def test_records_that_cannot_be_fitted_yet_name_the_python_call() -> None:
 def test_a_confidence_taken_for_an_uncertainty_is_named() -> None:
     graded = [{"id": f"r{i}", "confidence": i / 200, "correct": (i * 7) % 200 < i} for i in range(200)]
     upside_down = from_frame(graded, score="confidence").fit(alpha=0.3, rule="acrc")
-    assert reversed_score(upside_down) is not None
+    assert ranks_backwards(upside_down.outcome)
     shown = describe(upside_down)
     assert "Check the score: wrong answers have the lower scores (AUROC 0." in shown
     assert 'from_frame(..., confidence="COLUMN")' in shown
     upright = from_frame(graded, confidence="confidence").fit(alpha=0.3, rule="acrc")
     as_column = ScoreColumn("confidence", "confidence", "confidence")
     assert from_frame(graded, score=as_column).fit(alpha=0.3, rule="acrc").threshold == upright.threshold
-    assert reversed_score(upright) is None
+    assert not ranks_backwards(upright.outcome)
     assert "Check the score" not in describe(upright)
 
 

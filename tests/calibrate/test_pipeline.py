@@ -18,7 +18,7 @@ from calibrate.evaluation.label_checks import suspicious
 from calibrate.fitting import fit
 from calibrate.judging import accepted_of, held_out, require_same
 from calibrate.pipeline import fit_artifact, part_header
-from calibrate.report.sentences import undecided_answers
+from calibrate.report.assessment import undecided_answers
 from calibrate.scoring.scores import arrays
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from calibrate.evaluation.planning import labels_needed
 from calibrate.fitting import fit
-from calibrate.report.sentences import facts, next_steps, standing, verdict_text
+from calibrate.report.assessment import next_steps, standing, verdict_text
+from calibrate.report.facts import facts
 from guardrail import Guardrail
 from guardrail.artifact import (
     CalibrationArtifact,

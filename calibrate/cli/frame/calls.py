@@ -31,7 +31,7 @@ from ...data.questions import Question
 from ...data.records import RecordFile, read_records
 from ...ledger import Ledger, counted
 from ...pipeline import fit_artifact
-from ...report.sentences import Found, verdict_text
+from ...report.assessment import Found, verdict_text
 from ...reviews import Missing, Respond
 from ...reviews.pool import UNDECIDED, settled
 from ...reviews.steps import (

@@ -21,7 +21,8 @@ from ...fitting import DEFAULT_DELTA
 from ...judging import refuse_fitted, require_same
 from ...ledger import Ledger, counted, follow
 from ...pipeline import FitSettings, fit_artifact, part_header, refuse_few
-from ...report.sentences import Found, VerdictText, auroc_of, second_look
+from ...report.assessment import Found, VerdictText, second_look
+from ...report.facts import auroc_of
 from ...scoring.scores import refuse_failed
 from .files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
 from .labels import print_structured, refuse_broken

@@ -16,7 +16,7 @@ from ...correctness.registry import structured_advice
 from ...data.labels import contradictions
 from ...data.records import GIVEN, RecordFile
 from ...evaluation.label_checks import Merged, Missed, broken_labels, labelled_answers, missed
-from ...report.sentences import describe_spec
+from ...report.facts import describe_spec
 from .terminal import console, print_line, shortened
 
 __all__ = [

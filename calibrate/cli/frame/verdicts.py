@@ -21,8 +21,8 @@ from ...data.table import table_of
 from ...evaluation.choice import Chosen
 from ...evaluation.promise_test import Audit
 from ...items.figures import PATHS, path_rows, path_warnings, paths_table
+from ...report.assessment import MOST_WARNINGS, Found, VerdictText, verdict_text
 from ...report.content import score_table
-from ...report.sentences import MOST_WARNINGS, Found, VerdictText, verdict_text
 from ...scoring.items import ScoredItems
 from .terminal import GAP, console, finish, print_line, table
 

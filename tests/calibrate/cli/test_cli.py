@@ -22,7 +22,7 @@ from calibrate.evaluation.planning import Plan
 from calibrate.evaluation.results import EvaluationGrid
 from calibrate.ledger import ledger_of
 from calibrate.pipeline import fit_artifact, part_header, split
-from calibrate.report.sentences import verdict_text
+from calibrate.report.assessment import verdict_text
 from calibrate.scoring.apart import training_of
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import stops_nothing, summary, warning

@@ -16,7 +16,7 @@ from calibrate.data.labels import refuse_contradictions
 from calibrate.data.questions import Question, fingerprint, read_questions, slot_names
 from calibrate.data.records import RecordFile, read_records
 from calibrate.pipeline import fit_artifact
-from calibrate.report.sentences import next_steps
+from calibrate.report.assessment import next_steps
 from calibrate.scoring.compute import score_records
 from guardrail import ArtifactMismatchError, CalibrationArtifact, Guardrail, PromptWrapping, RecordError, UsageError
 from guardrail.testing import ScriptedChat

@@ -20,7 +20,7 @@ from calibrate.evaluation.label_checks import (
     suspicious,
     unread_answers,
 )
-from calibrate.report.sentences import unread
+from calibrate.report.assessment import unread
 from calibrate.scoring.metrics import ks_two_sample
 from guardrail.judges import ExactJudge, JudgeSpec, TextJudge
 from guardrail.types import Sample, SampleSet, Uncertainty

@@ -13,7 +13,7 @@ from benchmarks.paper.pools import read_samples
 from calibrate.evaluation.planning import Plan, _crossing, _wilson, labels_needed, plan
 from calibrate.evaluation.populations import Binormal, Pilot, error_probabilities
 from calibrate.fitting import fit
-from calibrate.report.sentences import verdict_text
+from calibrate.report.assessment import verdict_text
 from calibrate.scoring.metrics import auroc
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.describe import promises

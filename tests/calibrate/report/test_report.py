@@ -11,7 +11,7 @@ import pytest
 from calibrate.data.records import Record, RecordFile
 from calibrate.evaluation.label_checks import Suspicious
 from calibrate.pipeline import fit_artifact, split
-from calibrate.report import compare_rules, parts_of, sentences, write_report
+from calibrate.report import assessment, compare_rules, parts_of, write_report
 from calibrate.report.content import contradictions
 from calibrate.report.page import sweep
 from guardrail.describe import guarantee, summary, why_infeasible
@@ -161,7 +161,7 @@ def test_infeasible_page_explains(labelled: RecordFile, tmp_path: Path) -> None:
     assert "Wrong, and the model was most certain" in text
     assert isinstance(artifact.outcome, Infeasible)
     step = why_infeasible(artifact.outcome).rsplit(". ", 1)[-1]
-    assert sentences.next_steps(artifact)[0] == step  # one next step, the same wherever it is shown
+    assert assessment.next_steps(artifact)[0] == step  # one next step, the same wherever it is shown
     assert step in text
     assert "threshold in use" not in text
     assert "With another rule" not in text
@@ -223,7 +223,7 @@ def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -
     both_parts = parts_of(artifact, labelled.records, KEY)
     assert (list(both_parts.fitted), list(both_parts.test), both_parts.n_left_out) == (calibration, test, 0)
     assert parts_of(artifact, labelled.records, KEY, test[:40]).n_left_out == 32
-    assert "32 labelled questions" in (sentences.not_fitted_on(32, 0) or "")
+    assert "32 labelled questions" in (assessment.not_fitted_on(32, 0) or "")
     with pytest.raises(UsageError, match="168 of 240 test records are questions that the artifact was fitted on"):
         write_report(Path("never.html"), artifact, calibration, estimator=KEY, test=labelled.records)
     same_ids = [record.model_copy(update={"question": f"another {record.question}"}) for record in calibration]

@@ -8,13 +8,8 @@ from calibrate.data.records import RecordFile
 from calibrate.evaluation.audit import audit
 from calibrate.evaluation.promise_test import Audit
 from calibrate.pipeline import fit_artifact
-from calibrate.report.sentences import (
-    describe_spec,
-    facts,
-    next_steps,
-    ranking,
-    standing,
-)
+from calibrate.report.assessment import next_steps, ranking, standing
+from calibrate.report.facts import describe_spec, facts
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import caveats, summary, unguardable, why_infeasible
 from guardrail.notebook import percent

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibrate.report import sentences
+from calibrate.report.facts import facts
 from guardrail import Guardrail, scorer
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import summary
@@ -43,8 +43,8 @@ def verdict(estimator: Estimator, threshold: float, **settings: Any) -> tuple[Ve
 
 
 def words(verdict: Verdict, artifact: CalibrationArtifact) -> str:
-    facts = " ".join(f"{label} {value}" for label, value in sentences.facts(artifact))
-    return f"{verdict.explain()} {facts} {' '.join(summary(artifact))}"
+    shown = " ".join(f"{label} {value}" for label, value in facts(artifact))
+    return f"{verdict.explain()} {shown} {' '.join(summary(artifact))}"
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,11 @@
-"""What a fit and its test say to a person: verdict, warnings, next steps, and everything an artifact is bound to."""
+"""The verdict on a fit and its test, with warnings and next steps, as the terminal and the report show them."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
-
-import numpy as np
+from typing import Any, Literal
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import (
@@ -15,50 +13,38 @@ from guardrail.describe import (
     FRESH_LABELS,
     ITEMS_OF_ANSWERS,
     USEFUL_AUROC,
-    answer_if,
-    confidence,
     failures,
     figures_lines,
     fits_line,
-    guarantee,
     hardly_ranks,
+    labels_are_enough,
     nouns_of,
+    ranks_backwards,
     refusal,
-    scope_in_words,
     stops_nothing,
     summary,
     unguardable,
     upside_down,
     warning,
-    why_infeasible,
 )
 from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
-from guardrail.sampling.follow_ups import SCORE, scorer_of
 
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Dependence, dependence
 from ..evaluation.label_checks import Suspicious, unread_answers
 from ..evaluation.planning import labels_needed
 from ..evaluation.promise_test import ALONE, Audit
-from ..items.figures import item_facts
 from ..judging import GateCounts
-from ..scoring.metrics import AurocInterval, auroc_interval
+from .facts import auroc_of, left_out
 
 __all__ = [
-    *("MOST_WARNINGS", "ArtifactVerdict", "Found", "Row", "VerdictText", "auroc_of", "describe_auroc"),
-    *("describe_spec", "facts", "next_steps", "not_fitted_on", "ranking", "second_look"),
-    *("standing", "undecided_answers", "unread", "verdict_text", "warnings"),
+    *("MOST_WARNINGS", "ArtifactVerdict", "Found", "VerdictText", "next_steps", "not_fitted_on", "ranking"),
+    *("second_look", "standing", "undecided_answers", "unread", "verdict_text", "warnings"),
 ]
 
-Row: TypeAlias = tuple[str, str]
-"""A label and its value."""
 MOST_WARNINGS = 2
 """Warnings that a fit shows at once; the report has the others."""
-Colour: TypeAlias = Literal["green", "yellow", "red"]
-
-
-# -- The verdict on an artifact, and all lines about it ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +61,7 @@ class ArtifactVerdict:
 
     status: Literal["answers", "above", "refuted", "abstains"]
     title: str
-    colour: Colour
+    colour: Literal["green", "yellow", "red"]
 
 
 def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> ArtifactVerdict:
@@ -91,10 +77,10 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Artifa
         return ArtifactVerdict("refuted", "Refuted by the test questions", "red")
     if test is not None and test.verdict == "refuted":
         return ArtifactVerdict("above", "Above the target on the test questions", "yellow")
+    open_gate = stops_nothing(artifact)
     if unguardable(artifact) is not None:
-        colour: Colour = "red" if stops_nothing(artifact) else "yellow"
-        return ArtifactVerdict("answers", "For evaluation only: no guard can use it", colour)
-    if stops_nothing(artifact):
+        return ArtifactVerdict("answers", "For evaluation only: no guard can use it", "red" if open_gate else "yellow")
+    if open_gate:
         return ArtifactVerdict("answers", "This gate stops nothing", "red")
     may = "May let calls through" if nouns_of(artifact) is CALLS else "May answer"
     return ArtifactVerdict("answers", f"{may}, within limits", "green")
@@ -211,49 +197,59 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: 
         alone: The command that calibrates on those questions alone.
     """
     status = standing(artifact, test).status
-    first = test.remedies(alone) if test is not None and status in ("refuted", "above") else []
-    rest = [*warnings(artifact), *_lesser_advice(artifact)]
-    if isinstance(artifact.outcome, Infeasible):  # its remedy is about the score as well
-        rest = [refusal(artifact.outcome, nouns_of(artifact))[1], *(text for text in rest if text != ranking(artifact))]
+    infeasible = artifact.outcome if isinstance(artifact.outcome, Infeasible) else None
+    steps = test.remedies(alone) if test is not None and status in ("refuted", "above") else []
+    if infeasible is not None:
+        steps.append(refusal(infeasible, nouns_of(artifact))[1])
+    steps += warnings(artifact, of_ranking=infeasible is None)  # the refusal's step is about the score as well
+    steps += _lesser_advice(artifact)
     if status != "answers":
-        return first + rest
+        return steps
     if (useless := unguardable(artifact)) is not None:
-        return [*rest, useless]
+        return [*steps, useless]
     if nouns_of(artifact) is CALLS:
-        return [*rest, "Put the artifact in front of the tool: GuardrailMiddleware(tools={TOOL: ARTIFACT})."]
-    return [*rest, "Put the artifact in front of the model: Guardrail(model=..., artifact=...)."]
+        return [*steps, "Put the artifact in front of the tool: GuardrailMiddleware(tools={TOOL: ARTIFACT})."]
+    return [*steps, "Put the artifact in front of the model: Guardrail(model=..., artifact=...)."]
 
 
-# -- Warnings, each with its remedy ------------------------------------------------------------------------------------
-
-
-def warnings(artifact: CalibrationArtifact, found: Found = Found()) -> list[str]:
-    """Warnings about a fit, the gravest first, each with its remedy."""
-    grouped = _dependent_questions(artifact, found.dependent)
-    nearly_equal = found.dependent is not None and found.dependent.example is not None
-    open_gate, failed = warning(artifact), failures(artifact)
-    ranks = None if _mostly_undecided(artifact) or _told_upside_down(artifact) else ranking(artifact)
-    texts = (
-        None if open_gate is None else f"{open_gate} Fit with a smaller --alpha, or use no gate.",
-        ranks,
-        grouped if nearly_equal else None,
-        None if failed is None else f"{failed} Ask them again: the same `calibrate collect` into {found.records}.",
-        found.unread,
-        _cut_off_answers(artifact),
-        undecided_answers(artifact, found.records, found.undecided),
-        _unnamed_model(artifact, found.records),
-        found.doubtful,
-        None if nearly_equal else grouped,
-    )
-    return [text for text in texts if text is not None]
+def warnings(artifact: CalibrationArtifact, found: Found = Found(), *, of_ranking: bool = True) -> list[str]:
+    """Warnings about a fit, the gravest first, each with its remedy; ``of_ranking``: `ranking` among them."""
+    texts: list[str] = []
+    outcome = artifact.outcome
+    dependent = found.dependent if artifact.calibration.group is None else None
+    if stops_nothing(artifact):
+        texts.append(f"{warning(artifact)} Fit with a smaller --alpha, or use no gate.")
+    if isinstance(outcome, Infeasible) and outcome.hint is None and labels_are_enough(outcome):
+        of_ranking = of_ranking and not ranks_backwards(outcome)  # the first lines of such a fit say it already
+    if of_ranking and not _mostly_undecided(artifact) and (ranks := ranking(artifact)) is not None:
+        texts.append(ranks)
+    if dependent is not None and dependent.example is not None:
+        texts.append(_dependent_questions(dependent))
+    if (failed := failures(artifact)) is not None:
+        texts.append(f"{failed} Ask them again: the same `calibrate collect` into {found.records}.")
+    if found.unread is not None:
+        texts.append(found.unread)
+    if artifact.data.many_cut_off:
+        texts.append(_cut_off_answers(artifact))
+    if (undecided := undecided_answers(artifact, found)) is not None:
+        texts.append(undecided)
+    if not artifact.model.is_known and unguardable(artifact) is None:
+        texts.append(_unnamed_model(found.records))
+    if found.doubtful is not None:
+        texts.append(found.doubtful)
+    if dependent is not None and dependent.example is None:
+        texts.append(_dependent_questions(dependent))
+    return texts
 
 
 def _lesser_advice(artifact: CalibrationArtifact) -> Iterator[str]:
     """What the artifact's numbers advise, of less weight than a warning."""
     outcome, diagnostics, nouns = artifact.outcome, artifact.outcome.diagnostics, nouns_of(artifact)
     auroc = diagnostics.auroc
-    if auroc is not None and auroc < USEFUL_AUROC and ranking(artifact) is None and isinstance(outcome, Feasible):
-        yield hardly_ranks(auroc)
+    if isinstance(outcome, Feasible) and auroc is not None and auroc < USEFUL_AUROC:
+        interval = auroc_of(artifact)
+        if interval is None or interval.verdict == "ranks":  # otherwise `ranking` says it
+            yield hardly_ranks(auroc)
     if diagnostics.base_error > 0.5:
         yield f"Use a better model or prompt: {percent(diagnostics.base_error)} of its {nouns.many} are wrong."
     if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
@@ -266,17 +262,9 @@ def _lesser_advice(artifact: CalibrationArtifact) -> Iterator[str]:
         )
     if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
         yield (
-            f"Fix the sampling: {_left_out(artifact)}; such {nouns.asked} are always held back. The same `calibrate "
+            f"Fix the sampling: {left_out(artifact)}; such {nouns.asked} are always held back. The same `calibrate "
             "collect` again asks those whose server failed."
         )
-
-
-def auroc_of(artifact: CalibrationArtifact) -> AurocInterval | None:
-    """AUROC of the calibration scores with its interval; None with one class only, and of items."""
-    scores = artifact.calibration
-    if artifact.outcome.diagnostics.auroc is None:
-        return None
-    return auroc_interval(np.array(scores.uncertainty), scores.error)
 
 
 def ranking(artifact: CalibrationArtifact) -> str | None:
@@ -284,25 +272,16 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
     interval = auroc_of(artifact)
     if interval is None or interval.verdict == "ranks":
         return None
-    shown = f"AUROC {interval.value:.2f} (95 % interval {interval.low:.2f} to {interval.high:.2f}"
+    auroc, span = f"AUROC {interval.value:.2f}", f"95 % interval {interval.low:.2f} to {interval.high:.2f}"
     if interval.verdict == "reversed":
-        return f"{upside_down(shown.replace(' (', ', '), nouns_of(artifact))} {FRESH_LABELS}"
-    shown = f"{shown}; 0.5 is guessing)"
-    few = isinstance(artifact.outcome, Infeasible) and artifact.outcome.reason is InfeasibleReason.TOO_FEW_ITEMS
-    if few:
+        return f"{upside_down(f'{auroc}, {span}', nouns_of(artifact))} {FRESH_LABELS}"
+    shown = f"{auroc} ({span}; 0.5 is guessing)"
+    if isinstance(artifact.outcome, Infeasible) and artifact.outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
         return f"{shown}: the labels are too few to show whether {artifact.estimator.name} ranks this model's errors."
     return (
         f"Nothing shows that {artifact.estimator.name} tells right from wrong on these {nouns_of(artifact).asked}: "
         f"{shown}. {FRESH_LABELS}"
     )
-
-
-def _told_upside_down(artifact: CalibrationArtifact) -> bool:
-    """Whether the first lines of a fit without a threshold say already that its score is upside down."""
-    outcome, auroc, nouns = artifact.outcome, artifact.outcome.diagnostics.auroc, nouns_of(artifact)
-    if not isinstance(outcome, Infeasible) or outcome.hint is not None or auroc is None:
-        return False
-    return refusal(outcome, nouns)[1] == upside_down(f"AUROC {auroc:.2f}", nouns)
 
 
 def unread(key: str, counts: tuple[int, int] | None) -> str | None:
@@ -322,10 +301,8 @@ def unread(key: str, counts: tuple[int, int] | None) -> str | None:
     )
 
 
-def _dependent_questions(artifact: CalibrationArtifact, found: Dependence | None) -> str | None:
-    """A warning about questions that count as independent and hardly are; None without any."""
-    if found is None or artifact.calibration.group is not None:
-        return None
+def _dependent_questions(found: Dependence) -> str:
+    """A warning about questions that count as independent and hardly are."""
     way = "fit with --cluster-by-group, which uses one question of each"
     if found.example is None:
         return (
@@ -340,11 +317,9 @@ def _dependent_questions(artifact: CalibrationArtifact, found: Dependence | None
     )
 
 
-def _cut_off_answers(artifact: CalibrationArtifact) -> str | None:
-    """Advice about calibration answers that were cut off; None where they are few."""
+def _cut_off_answers(artifact: CalibrationArtifact) -> str:
+    """Advice about calibration answers that were cut off."""
     data, plan = artifact.data, artifact.plan
-    if not data.many_cut_off:
-        return None
     then = "measured like whole ones" if plan.cut_off == "measure" else "held back, there and at run time"
     return (
         f"Allow longer {nouns_of(artifact).many}: {data.n_cut_off} of {data.n_questions} were cut off at "
@@ -357,16 +332,8 @@ def _mostly_undecided(artifact: CalibrationArtifact) -> bool:
     return 0 < sum(artifact.calibration.error) <= 2 * artifact.data.n_undecided
 
 
-def undecided_answers(
-    artifact: CalibrationArtifact, records: str = "RECORDS", way_out: str | None = None
-) -> str | None:
-    """The number of undecided answers that count as wrong, their cost and the way out; None without any.
-
-    Args:
-        artifact: The artifact.
-        records: The record files, as a shell takes them.
-        way_out: A sentence in place of the commands that label these answers; "" for none.
-    """
+def undecided_answers(artifact: CalibrationArtifact, found: Found = Found()) -> str | None:
+    """The number of undecided answers that count as wrong, their cost and the way out; None without any."""
     undecided, n, wrong = artifact.data.n_undecided, len(artifact.calibration.error), sum(artifact.calibration.error)
     if not undecided:
         return None
@@ -376,21 +343,19 @@ def undecided_answers(
         f"{undecided} of {n} {nouns.labelled} are undecided and count as wrong: {percent(wrong / n)} of the "
         f"{nouns.labelled} are wrong with them, {without} without."
     )
-    if way_out is not None:
-        return f"{start} {way_out}".rstrip()
+    if found.undecided is not None:
+        return f"{start} {found.undecided}".rstrip()
     start = f"{start} Labelling them can raise what is accepted"
     if artifact.correctness.name == GIVEN:
         return f"{start}."
     if nouns is ITEMS_OF_ANSWERS:
-        return f"{start}: {_for_each(records, 'calibrate label {} --items --interactive')}, then fit again."
-    commands = _for_each(records, "calibrate label {} --undecided --interactive")
+        return f"{start}: {_for_each(found.records, 'calibrate label {} --items --interactive')}, then fit again."
+    commands = _for_each(found.records, "calibrate label {} --undecided --interactive")
     return f"{start}: {commands} (or --judge-model MODEL in place of --interactive), then fit again."
 
 
-def _unnamed_model(artifact: CalibrationArtifact, records: str) -> str | None:
-    """The way to an artifact that a guard loads, if nothing says which model gave the answers; None otherwise."""
-    if artifact.model.is_known or unguardable(artifact) is not None:
-        return None
+def _unnamed_model(records: str) -> str:
+    """The way to an artifact that a guard loads, if nothing says which model gave the answers."""
     return (
         "No guard will load this artifact: the answers were imported without naming their model. Name it with "
         f"{_for_each(records, 'calibrate import {} --model MODEL')} (in Python from_frame(..., model=model)) and fit "
@@ -432,106 +397,3 @@ def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
         return None
     then = "This report leaves them out." if n_left_out else "They are the test part here."
     return f"{n_left_out or n_shown} labelled questions of the record file were not fitted on. {then}"
-
-
-# -- Everything an artifact is bound to --------------------------------------------------------------------------------
-
-
-def facts(artifact: CalibrationArtifact) -> list[Row]:
-    """The facts that the artifact binds, as labelled rows."""
-    rows = (*_made_of(artifact), *_fitted(artifact), *item_facts(artifact))
-    return [(name, value) for name, value in rows if value is not None]
-
-
-def _made_of(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
-    """What was asked, measured and labelled; a value of None is left out."""
-    model, score, data, nouns = artifact.model, artifact.estimator, artifact.data, nouns_of(artifact)
-    choice, system = data.choice, artifact.prompt.system
-    yield "model", f"{model.model} ({model.provider}, {model.revision[:19] if model.revision else 'revision unknown'})"
-    yield "asked", _plan(artifact)
-    yield "prompt", f"{'' if system is None else f'system {system!r}; '}template {artifact.prompt.template!r}"
-    yield "uncertainty" if scorer_of(artifact.plan) is None else "score", _score(artifact)
-    for name, spec in ((f"same {nouns.one} if", score.judge), ("alike as by", score.similarity)):
-        yield name, None if spec is None else describe_spec(spec.name, spec.params)
-    yield f"right {nouns.one} if", describe_spec(artifact.correctness.name, artifact.correctness.params)
-    yield nouns.asked, f"{data.n_used} used of {data.n_questions} in {data.name} (sha256 {data.sha256[:12]})"
-    yield "left out", _left_out(artifact) if data.n_unmeasured or data.n_unlabelled else None
-    if choice is not None:
-        yield (
-            "score chosen",
-            f"{choice.candidates[0]}, of {len(choice.candidates)} the one with the highest AUROC ({choice.auroc:.3f}) "
-            f"on {choice.n} labelled questions that the fit did not use ({percent(choice.share)} of all)",
-        )
-    yield "cut off", f"{data.n_cut_off} of {data.n_questions} answers, at max_tokens" if data.n_cut_off else None
-
-
-def _fitted(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
-    """What was fitted, and what that promises; a value of None is left out."""
-    outcome, nouns, scope = artifact.outcome, nouns_of(artifact), artifact.outcome.scope
-    yield "fits on these labels", fits_line(artifact)
-    yield "scope", scope_in_words(scope, artifact.estimator)
-    delta = "" if outcome.delta is None else f", delta {outcome.delta:g}"
-    yield "rule", describe_spec(f"{outcome.rule} at alpha {outcome.alpha:g}{delta}", outcome.options)
-    if isinstance(outcome, Feasible):
-        low, high = map(percent, outcome.interval)
-        n = f"{outcome.n_accepted} of {artifact.calibration.n}"
-        yield "threshold", answer_if(artifact)
-        yield "accepted", f"{n} ({percent(artifact.acceptance)} of all {nouns.asked})"
-        rate = f"{percent(outcome.error_rate)}; 95 % interval {low} to {high}, chosen after looking"
-        yield "errors among them", f"{outcome.n_errors} ({rate})"
-        yield "equal to threshold", f"{outcome.tie_block} (ties are accepted together)"
-        yield "promise", guarantee(outcome, 1 - confidence(artifact), nouns)
-    else:
-        yield "no threshold", f"{outcome.reason.value.replace('_', ' ')}: {why_infeasible(outcome, nouns)}"
-        yield "promise", f"nothing, so nothing is {nouns.accepted}"
-    yield "error without gate", percent(outcome.diagnostics.base_error)
-    yield "AUROC", describe_auroc(artifact)
-    yield "most any rule accepts", percent(scope.of_measured(outcome.diagnostics.max_acceptance) * scope.measured)
-    packages = ", ".join(f"{name} {version}" for name, version in artifact.made.packages.items())
-    yield "made", f"{artifact.made.at} with {packages}"
-    yield "digest", artifact.digest
-
-
-def _plan(artifact: CalibrationArtifact) -> str:
-    plan = artifact.plan
-    if plan.options is not None and plan.n == 0:
-        return f"likelihood of the options {', '.join(plan.options)}"
-    samples = f"{plan.n} samples at temperature {plan.temperature:g}, top_p {plan.top_p:g}" if plan.n else "no samples"
-    answer = f"1 {plan.primary} answer and {samples}"
-    if plan.primary == "majority":
-        answer = f"{samples}, of which the most frequent is the answer"
-    logprobs = ", log-probabilities" if plan.logprobs else ""
-    rated = "".join(f", rated by the scorer {name}" for name in plan.follow_ups if name.startswith(SCORE))
-    return f"{answer}, up to {plan.max_tokens} tokens{logprobs}{rated}"
-
-
-def _score(artifact: CalibrationArtifact) -> str:
-    """The score with its unit, and of a scorer the direction: thresholds and tables are in terms of uncertainty."""
-    score = artifact.estimator
-    text = f"{score.name} v{score.version}, in {score.unit}"
-    if score.params.get("higher") != "certain":
-        return text
-    return f"{text}; lower is more certain: {'1 ' if score.unit == 'probability' else ''}- the scorer's number"
-
-
-def _left_out(artifact: CalibrationArtifact) -> str:
-    data = artifact.data
-    failed = f" ({data.n_failed} because a server, rate limit or time-out failed)" if data.n_failed else ""
-    return f"{data.n_unmeasured} not measured{failed}, {data.n_unlabelled} not labelled, of {data.n_questions}"
-
-
-def describe_auroc(artifact: CalibrationArtifact) -> str:
-    """The AUROC with its interval."""
-    interval = auroc_of(artifact)
-    if interval is None:
-        return "of whole answers only" if nouns_of(artifact) is ITEMS_OF_ANSWERS else "only one class"
-    return f"{interval.value:.3f} ({percent(interval.confidence)} interval {interval.low:.3f} to {interval.high:.3f})"
-
-
-_HIDDEN = ("diagnose", "support", "version")
-
-
-def describe_spec(name: str, params: dict[str, object]) -> str:
-    """A name and its parameters: "token_f1 (threshold 0.5)"."""
-    shown = [f"{key} {value}" for key, value in params.items() if key not in _HIDDEN and value != {}]
-    return f"{name} ({', '.join(shown)})" if shown else name
