@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
 from scipy import stats
-from typer.testing import CliRunner
 
 from calibrate.cascade import certified_cascade, counts, fit_cascade, matched, matched_path, path_counts
-from calibrate.cli import app
-from calibrate.data.records import Record, RecordFile, read_records
+from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.pipeline import part_header
 from calibrate.rules import Feasible, Infeasible, certified
 from calibrate.scoring.apart import training_of
 from guardrail.artifact import GOES_ON, CascadeArtifact
@@ -21,13 +21,18 @@ from guardrail.describe import promises, why_infeasible
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
 from guardrail.guard.cascade import Cascade
 from guardrail.outcome import InfeasibleReason
-from guardrail.specs import EstimatorSpec
 from guardrail.types import Unmeasured
 from tests.calibrate import fakes
 from tests.calibrate.commands import run
 
 NAME = "discrete_semantic_entropy"
 INF = float("inf")
+
+
+def answering(scores: Sequence[float | None], thresholds: Sequence[float | None]) -> int | None:
+    """The first stage, from 1 on, whose score is within its threshold: a cascade in one line."""
+    stages = enumerate(zip(scores, thresholds, strict=True), 1)
+    return next((stage for stage, (u, t) in stages if u is not None and t is not None and u <= t), None)
 
 
 def test_counts_by_hand() -> None:
@@ -51,21 +56,18 @@ def test_a_path_by_hand() -> None:
     assert matched_path(u, 0.0).tolist() == [[-np.inf, t] for t in (5.0, 6.0, 7.0, 8.0)]
 
 
-def test_counts_are_those_of_asking_stage_by_stage() -> None:
+@pytest.mark.parametrize("stages", [2, 3])
+def test_counts_are_those_of_asking_stage_by_stage(stages: int) -> None:
     """A wrong count would certify another system than the one that answers."""
-    rng = np.random.default_rng(0)
-    for stages in (2, 3):
-        u = rng.integers(0, 8, (60, stages)).astype(float)
-        u[rng.random(u.shape) < 0.2] = np.inf
-        wrong = (rng.random(u.shape) < 0.3).astype(int)
-        path = matched_path(u, 0.7)
-        k, e = path_counts(u, wrong, path)
-        for row, thresholds in enumerate(path):
-            answers = [
-                next((int(wrong[i, s]) for s in range(stages) if u[i, s] <= thresholds[s]), None) for i in range(60)
-            ]
-            assert k[row] == sum(answer is not None for answer in answers)
-            assert e[row] == sum(answer == 1 for answer in answers)
+    rng = np.random.default_rng(stages)
+    u = rng.integers(0, 8, (60, stages)).astype(float)
+    u[rng.random(u.shape) < 0.2] = INF
+    wrong = (rng.random(u.shape) < 0.3).astype(int)
+    path = matched_path(u, 0.7)
+    for thresholds, k, e in zip(path, *path_counts(u, wrong, path), strict=True):
+        asked = [(row, answering(row_u, thresholds)) for row, row_u in zip(wrong, u, strict=True)]
+        answers = [row[stage - 1] for row, stage in asked if stage is not None]
+        assert (k, e) == (len(answers), sum(answers))
 
 
 def test_with_a_silent_first_stage_it_is_the_certificate_of_the_last() -> None:
@@ -77,13 +79,11 @@ def test_with_a_silent_first_stage_it_is_the_certificate_of_the_last() -> None:
     assert found == (-np.inf, alone.threshold)
 
 
-def test_infeasible_outcomes() -> None:
-    u, wrong = np.arange(200.0).reshape(100, 2), np.zeros((100, 2), dtype=int)
-    short = certified_cascade(u[:20], wrong[:20], 0.1)
-    bad = certified_cascade(u, wrong + 1, 0.1)
-    assert isinstance(short, Infeasible)
-    assert isinstance(bad, Infeasible)
-    assert (short.reason, bad.reason) == ("too_few_items", "risk_never_low_enough")
+@pytest.mark.parametrize(("n", "wrong", "reason"), [(20, 0, "too_few_items"), (100, 1, "risk_never_low_enough")])
+def test_no_policy_is_certified_on_few_or_on_wrong_answers(n: int, wrong: int, reason: str) -> None:
+    found = certified_cascade(np.arange(2.0 * n).reshape(n, 2), np.full((n, 2), wrong), 0.1)
+    assert isinstance(found, Infeasible)
+    assert found.reason == reason
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -110,6 +110,17 @@ def test_refusals() -> None:
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
+def with_records(file: RecordFile, records: Sequence[Record]) -> RecordFile:
+    """The file with these records instead of its own."""
+    return RecordFile(file.path, file.header, tuple(records))
+
+
+def unmeasured(record: Record, reason: Unmeasured) -> Record:
+    """The record of a question whose score failed."""
+    score = record.scores[NAME].model_copy(update={"value": None, "reason": reason, "detail": "down"})
+    return record.model_copy(update={"scores": {NAME: score}})
+
+
 def better(file: RecordFile) -> RecordFile:
     """The same questions asked of a better model: half of the wrong answers are put right, with little doubt."""
 
@@ -129,31 +140,26 @@ def better(file: RecordFile) -> RecordFile:
 
 
 def test_records_are_matched_by_id_whatever_their_order(labelled: RecordFile) -> None:
-    large = better(labelled)
-    turned = RecordFile(large.path, large.header, large.records[::-1])
-    turned_first = RecordFile(labelled.path, labelled.header, labelled.records[::-1])
-    in_order = matched([labelled, large], [NAME, NAME])
-    for files in ([labelled, turned], [turned_first, large], [turned_first, turned]):
+    small, large = labelled, better(labelled)
+    turned_small, turned_large = (with_records(file, file.records[::-1]) for file in (small, large))
+    in_order = matched([small, large], [NAME, NAME])
+    assert in_order.uncertainty.shape == (240, 2)
+    for files in ([small, turned_large], [turned_small, large], [turned_small, turned_large]):
         reordered = matched(files, [NAME, NAME])
         assert in_order.ids == reordered.ids
         assert (in_order.uncertainty == reordered.uncertainty).all()
         assert (in_order.error == reordered.error).all()
-    assert in_order.uncertainty.shape == (240, 2)
 
 
 @pytest.mark.parametrize("groups", ["category", "cluster"])
 def test_the_same_answers_give_the_same_cascade_in_whatever_order_they_arrived(
     labelled: RecordFile, groups: Literal["category", "cluster"]
 ) -> None:
-    grouped = tuple(
-        record.model_copy(update={"group": f"g{number // 2}"}) for number, record in enumerate(labelled.records)
-    )
-    small = RecordFile(labelled.path, labelled.header, grouped)
+    grouped = [record.model_copy(update={"group": f"g{i // 2}"}) for i, record in enumerate(labelled.records)]
+    small = with_records(labelled, grouped)
     large = better(small)
     places = np.random.default_rng(5).permutation(len(grouped))
-    arrived = [
-        RecordFile(file.path, file.header, tuple(file.records[int(i)] for i in places)) for file in (small, large)
-    ]
+    arrived = [with_records(file, [file.records[int(i)] for i in places]) for file in (small, large)]
     outcomes = [
         fit_cascade(files, alpha=0.2, scores=[NAME, NAME], groups=groups).outcome for files in ([small, large], arrived)
     ]
@@ -161,50 +167,63 @@ def test_the_same_answers_give_the_same_cascade_in_whatever_order_they_arrived(
     assert outcomes[0] == outcomes[1]
 
 
-@pytest.mark.parametrize("reason", Unmeasured)
-def test_unmeasured_and_unlabelled_questions(labelled: RecordFile, reason: Unmeasured) -> None:
+def test_a_question_without_a_label_at_one_stage_is_left_out(labelled: RecordFile) -> None:
+    first = labelled.records[0].model_copy(update={"correct": None})
+    small = with_records(labelled, [first, *labelled.records[1:]])
+    ids = matched([small, better(labelled)], [NAME, NAME]).ids
+    assert set(ids) == {f"p{i}" for i in range(1, 240)}
+
+
+@pytest.mark.parametrize("reason", sorted(GOES_ON))
+def test_a_question_that_goes_on_at_run_time_goes_on_in_the_fit(labelled: RecordFile, reason: Unmeasured) -> None:
+    small = with_records(labelled, [unmeasured(labelled.records[0], reason), *labelled.records[1:]])
+    first, second = matched([small, better(labelled)], [NAME, NAME]).uncertainty[0]
+    assert first == INF
+    assert np.isfinite(second)
+
+
+@pytest.mark.parametrize("reason", sorted(set(Unmeasured) - GOES_ON))
+def test_a_question_that_ends_at_run_time_is_answered_by_nobody_and_still_counted(
+    labelled: RecordFile, reason: Unmeasured
+) -> None:
+    small = with_records(labelled, [unmeasured(labelled.records[0], reason), *labelled.records[1:]])
     large = better(labelled)
-    estimator = labelled.records[0].scores[NAME].model_copy(update={"value": None, "reason": reason, "detail": "down"})
-    changed = [
-        labelled.records[0].model_copy(update={"scores": {NAME: estimator}}),
-        labelled.records[1].model_copy(update={"correct": None}),
-        *labelled.records[2:],
-    ]
-    small = RecordFile(labelled.path, labelled.header, tuple(changed))
     matches = matched([small, large], [NAME, NAME])
-    assert "p1" not in matches.ids  # the one without a label is left out
-    if reason in GOES_ON:
-        assert matches.uncertainty[0, 0] == INF  # the one without a score goes to the second stage, as at run time
-        assert np.isfinite(matches.uncertainty[0, 1])
-        return
-    assert not np.isfinite(matches.uncertainty[0]).any()  # nobody answers it, as at run time, but it is one of the n
-    assert (matches.ids[0], matches.n_unmeasured) == ("p0", 1)
+    assert (matches.ids[0], matches.n_unmeasured, len(matches.ids)) == ("p0", 1, 240)
+    assert matches.uncertainty[0].tolist() == [INF, INF]
     assert np.isfinite(matches.last[0][0])  # the last model alone would answer it
-    turned = matched([large, small], [NAME, NAME])
-    assert np.isfinite(turned.uncertainty[0, 0])
-    assert turned.uncertainty[0, 1] == INF
+    first, last = matched([large, small], [NAME, NAME]).uncertainty[0]  # the last stage ends nothing before it
+    assert np.isfinite(first)
+    assert last == INF
+
+
+def without_the_last(file: RecordFile) -> RecordFile:
+    return with_records(file, file.records[:-1])
+
+
+def another_question(file: RecordFile) -> RecordFile:
+    first = file.records[0].model_copy(update={"question": "another?"})
+    return with_records(file, [first, *file.records[1:]])
+
+
+def another_prompt(file: RecordFile) -> RecordFile:
+    prompt = file.header.prompt.model_copy(update={"system": "Answer briefly."})
+    return RecordFile(file.path, file.header.model_copy(update={"prompt": prompt}), file.records)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"records": slice(0, 239)}, "different questions .1 only in"),
-        ({"question": "another?"}, "question 'p0' has question"),
-        ({"prompt": "Answer briefly."}, "questions were asked differently"),
+        (without_the_last, "different questions .1 only in"),
+        (another_question, "question 'p0' has question"),
+        (another_prompt, "questions were asked differently"),
     ],
 )
-def test_records_of_other_questions_are_refused(labelled: RecordFile, change: dict[str, Any], message: str) -> None:
-    large = better(labelled)
-    if "records" in change:
-        large = RecordFile(large.path, large.header, large.records[change["records"]])
-    elif "question" in change:
-        first = large.records[0].model_copy(update=change)
-        large = RecordFile(large.path, large.header, (first, *large.records[1:]))
-    else:
-        prompt = large.header.prompt.model_copy(update={"system": change["prompt"]})
-        large = RecordFile(large.path, large.header.model_copy(update={"prompt": prompt}), large.records)
+def test_records_of_other_questions_are_refused(
+    labelled: RecordFile, change: Callable[[RecordFile], RecordFile], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
-        fit_cascade([labelled, large], alpha=0.1, scores=[NAME, NAME])
+        fit_cascade([labelled, change(better(labelled))], alpha=0.1, scores=[NAME, NAME])
 
 
 @pytest.mark.parametrize("groups", ["category", "cluster"])
@@ -217,7 +236,7 @@ def test_a_stage_is_not_fitted_on_what_its_score_was_trained_on(
     trained = records[7] if groups == "category" else records[7].model_copy(update={"id": "t", "question": "another?"})
     params = {"reads": [], "training": training_of([trained]).model_dump(mode="json")}
     spec = labelled.header.estimators[NAME].model_copy(update={"name": "score:ours", "params": params})
-    file = RecordFile(labelled.path, labelled.header, tuple(records))
+    file = with_records(labelled, records)
     header = file.header.model_copy(update={"estimators": {**file.header.estimators, NAME: spec}})
     files = [file, file]
     files[stage] = RecordFile(file.path, header, file.records)
@@ -240,13 +259,8 @@ def test_the_outcome_is_that_of_the_certified_rule_and_of_the_last_model_alone(l
 
 def test_the_last_model_alone_is_asked_what_the_first_stage_ended(labelled: RecordFile) -> None:
     """The first stage could not decide 60 questions, which ends them in the cascade and not for the model alone."""
-    score = (
-        labelled.records[0]
-        .scores[NAME]
-        .model_copy(update={"value": None, "reason": Unmeasured.JUDGE_FAILED, "detail": "down"})
-    )
-    ended = [record.model_copy(update={"scores": {NAME: score}}) for record in labelled.records[:60]]
-    small = RecordFile(labelled.path, labelled.header, (*ended, *labelled.records[60:]))
+    ended = [unmeasured(record, Unmeasured.JUDGE_FAILED) for record in labelled.records[:60]]
+    small = with_records(labelled, [*ended, *labelled.records[60:]])
     large = better(labelled)
     outcome = fit_cascade([small, large], alpha=0.2, scores=[NAME, NAME], without_failed=True).outcome
     alone = fit_cascade([labelled, large], alpha=0.2, scores=[NAME, NAME]).outcome.last_alone
@@ -255,18 +269,12 @@ def test_the_last_model_alone_is_asked_what_the_first_stage_ended(labelled: Reco
     assert outcome.n_accepted < alone.n_accepted
 
 
-def first(file: RecordFile, n: int) -> RecordFile:
-    """The file with its first n records alone."""
-    return RecordFile(file.path, file.header, file.records[:n])
-
-
 def test_infeasible_says_why(labelled: RecordFile) -> None:
-    few = fit_cascade([first(labelled, 10)] * 2, alpha=0.15, scores=[NAME] * 2).outcome
+    few = fit_cascade([with_records(labelled, labelled.records[:10])] * 2, alpha=0.15, scores=[NAME] * 2).outcome
     assert (few.reason, few.n_accepted, few.interval) == (InfeasibleReason.TOO_FEW_ITEMS, 0, None)
     assert "It takes 15 questions without an error at alpha = 0.15; there are 10." in why_infeasible(few)
     bad = fit_cascade([labelled] * 2, alpha=0.01, scores=[NAME] * 2).outcome
-    assert bad.reason in (InfeasibleReason.RISK_NEVER_LOW_ENOUGH, InfeasibleReason.TOO_FEW_ITEMS)
-    assert not bad.feasible
+    assert (bad.reason, bad.feasible) == (InfeasibleReason.RISK_NEVER_LOW_ENOUGH, False)
 
 
 def test_the_artifact_round_trips_and_is_refused_when_edited(labelled: RecordFile, tmp_path: Path) -> None:
@@ -286,117 +294,112 @@ def test_the_artifact_round_trips_and_is_refused_when_edited(labelled: RecordFil
         CascadeArtifact.load(artifact.stages[0].save(tmp_path / "single.json"))
 
 
-def test_the_system_does_at_run_time_what_the_records_say(labelled: RecordFile) -> None:
-    """One scripted model plays both stages: it answers as recorded, so decisions can be foretold."""
-    artifact = fit_cascade([labelled, labelled], alpha=0.2, scores=[NAME, NAME])
-    model = fakes.model()
-    system = Cascade(models=[model, model], artifact=artifact)
-    thresholds = [stage.threshold for stage in artifact.stages]
-    for record in labelled.records[:25]:
-        score = record.scores[NAME].value
-        assert score is not None
-        answering = next((i for i, t in enumerate(thresholds) if t is not None and score <= t), None)
-        verdict = system.assess(record.question)
-        assert verdict.accepted == (answering is not None)
-        if answering is not None:
-            assert verdict.stage == answering + 1
-
-
-def test_three_stages_with_a_score_each_do_at_run_time_what_the_records_say(labelled: RecordFile) -> None:
-    names = [NAME, "sequence_nll", "semantic_entropy"]
-    artifact = fit_cascade([labelled] * 3, alpha=0.3, scores=names)
-    model = fakes.model()
-    system = Cascade([model] * 3, artifact=artifact)
-    thresholds = [stage.threshold for stage in artifact.stages]
+@pytest.mark.parametrize(
+    ("names", "alpha", "some"),
+    [([NAME, NAME], 0.2, {1, None}), ([NAME, "sequence_nll", "semantic_entropy"], 0.3, {1, 2})],
+    ids=["one score", "a score each"],
+)
+def test_the_system_does_at_run_time_what_the_records_say(
+    labelled: RecordFile, names: list[str], alpha: float, some: set[int | None]
+) -> None:
+    """One scripted model plays every stage: it answers as recorded, so decisions can be foretold."""
+    artifact = fit_cascade([labelled] * len(names), alpha=alpha, scores=names)
     assert [stage.estimator.name for stage in artifact.stages] == names
+    system = Cascade(models=[fakes.model()] * len(names), artifact=artifact)
+    thresholds = [stage.threshold for stage in artifact.stages]
     answered = set()
     for record in labelled.records[:60]:
-        scores = [record.scores[name].value for name in names]
-        rated = list(enumerate(zip(scores, thresholds, strict=True), 1))
-        answering = next((i for i, (u, t) in rated if t is not None and u is not None and u <= t), None)
+        foretold = answering([record.scores[name].value for name in names], thresholds)
         verdict = system.assess(record.question)
-        assert (verdict.stage if verdict.accepted else None) == answering
-        answered.add(answering)
-    assert {1, 2} <= answered  # two of the stages answer
+        assert (verdict.stage if verdict.accepted else None) == foretold
+        answered.add(foretold)
+    assert answered >= some
 
 
-def test_on_the_command_line(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:
-    from calibrate.data.records import write_records
+# -- the command line --------------------------------------------------------------------------------------------------
 
-    large, out = tmp_path / "large.jsonl", tmp_path / "cascade.json"
-    improved = better(labelled)
-    write_records(large, improved.header, improved.records)
-    arguments = ["fit", str(records_path), str(large), "--cascade", "-a", "0.15", "-s", NAME, "-o", str(out)]
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.output
-    assert "better" in result.output
-    loaded = CascadeArtifact.load(out)
+
+def written(path: Path, file: RecordFile) -> Path:
+    write_records(path, part_header(file.header, file.records), file.records)
+    return path
+
+
+@pytest.fixture
+def fitting(labelled: RecordFile, records_path: Path, tmp_path: Path) -> tuple[object, ...]:
+    """The words of a fit of both models."""
+    large = written(tmp_path / "large.jsonl", better(labelled))
+    return ("fit", records_path, large, "--cascade", "-a", "0.15", "-s", NAME, "-o", tmp_path / "cascade.json")
+
+
+def test_fit_writes_a_cascade_and_shows_its_models(fitting: tuple[object, ...], tmp_path: Path) -> None:
+    assert "better" in run(*fitting)
+    loaded = CascadeArtifact.load(tmp_path / "cascade.json")
     assert loaded.outcome.rule == "certified"
-    assert read_records(large).header.model == loaded.stages[1].model
-    refused = CliRunner().invoke(app, [*arguments, "-s", NAME, "-s", NAME])
-    assert refused.exit_code == 2
+    assert loaded.stages[1].model == read_records(tmp_path / "large.jsonl").header.model
 
 
-def test_audit_and_report_take_the_artifact_of_a_cascade(tmp_path: Path, labelled: RecordFile) -> None:
-    """Fitted on the first 160 questions, tested on the other 80; on answers that are all wrong it is refuted."""
-    from calibrate.data.records import write_records
-    from calibrate.pipeline import part_header
-
-    files = [labelled, better(labelled)]
-    artifact = fit_cascade([first(file, 160) for file in files], alpha=0.2, scores=[NAME, NAME])
-    out = artifact.save(tmp_path / "cascade.json")
-    records: list[str] = []
-    for number, file in enumerate(files):
-        fresh = file.records[160:]
-        write_records(tmp_path / f"{number}.jsonl", part_header(file.header, fresh), fresh)
-        records += ["--records", str(tmp_path / f"{number}.jsonl")]
-
-    shown = json.loads(run("audit", *records, "--artifact", str(out), "--json"))
-    pool = matched([read_records(tmp_path / f"{number}.jsonl") for number in (0, 1)], [NAME, NAME])
-    by_hand = counts(pool.uncertainty, pool.error, [stage.threshold for stage in artifact.outcome.stages])
-    assert [stage["n_accepted"] for stage in shown["stages"]] == [stage.n_accepted for stage in by_hand]
-    assert shown["n_questions"] == 80
-    assert "labelled accepted answers were wrong" in run("audit", *records, "--artifact", str(out))
-    assert "got 1 record files" in run("audit", *records[:2], "--artifact", str(out), code=2)
-    for number, file in enumerate(files):
-        wrong = [record.model_copy(update={"correct": False}) for record in file.records[160:]]
-        write_records(tmp_path / f"{number}.jsonl", part_header(file.header, wrong), wrong)
-    assert "The promise does not hold on these questions." in run("audit", *records, "--artifact", str(out), code=1)
-    assert "alone would answer" in run("report", str(out))
-    assert json.loads(run("report", str(out), "--json"))["kind"] == "cascade"
-    assert "a cascade has no page" in run("report", str(tmp_path / "0.jsonl"), "--artifact", str(out), code=2)
+def test_three_scores_for_two_stages_are_refused(fitting: tuple[object, ...]) -> None:
+    assert "one a stage: 2 files, got 3" in run(*fitting, "-s", NAME, "-s", NAME, code=2)
 
 
-def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:
-    from calibrate.data.records import write_records
-
-    small, large, out = tmp_path / "small.jsonl", tmp_path / "large.jsonl", tmp_path / "cascade.json"
-    small.write_bytes(records_path.read_bytes())
-    write_records(large, better(labelled).header, better(labelled).records)
-
-    both = ("fit", small, large, "--cascade", "-s", NAME, "-o", out)
-    assert "have used" not in run(*both, "-a", "0.15")
-    shown = run(*both, "-a", "0.15", "--delta", "0.2")
+def test_each_fit_on_the_same_labels_is_counted(fitting: tuple[object, ...], tmp_path: Path) -> None:
+    assert "have used" not in run(*fitting)
+    shown = run(*fitting, "--delta", "0.2")
     assert "2 fits have used these labels; whichever of them you use, its promise holds with 70 %" in shown
-    loaded = CascadeArtifact.load(out)
+    loaded = CascadeArtifact.load(tmp_path / "cascade.json")
     assert loaded.spent is not None
     assert loaded.spent.delta == pytest.approx(0.1 + 0.2)
     assert "with 70 % confidence" in " ".join(promises(loaded))
-    # A threshold of one stage's model is another fit on these labels, and the cascade counts for it.
-    alone = ("fit", large, "-s", NAME, "-o", out, "-a", "0.15")
-    assert "3 fits have used these labels" in run(*alone)
+
+
+def test_a_threshold_of_one_stage_is_another_fit_on_its_labels(fitting: tuple[object, ...], tmp_path: Path) -> None:
+    run(*fitting)
+    alone = ("fit", tmp_path / "large.jsonl", "-s", NAME, "-o", tmp_path / "alone.json", "-a", "0.15")
+    assert "2 fits have used these labels" in run(*alone)
     assert "have used" not in run(*alone, "--rule", "acrc")  # it has no confidence to lose
 
 
-def test_a_stage_prints_its_condition_in_the_direction_of_its_own_score() -> None:
-    # A confidence is stored as 1 - value: "conf <= 0.0859" was printed for answers from 0.9141 on.
-    def spec(**params: str) -> EstimatorSpec:
-        return EstimatorSpec(name="imported:conf", version=1, unit="probability", params={"column": "conf", **params})
+def both(labelled: RecordFile, questions: slice) -> list[RecordFile]:
+    """The records of both models on some of the questions."""
+    return [with_records(file, file.records[questions]) for file in (labelled, better(labelled))]
 
-    assert spec(stored="1 - value").condition(0.25) == "conf >= 0.75"
-    assert spec(stored="-value").condition(-3.5) == "conf >= 3.5"
-    assert spec(stored="value").condition(0.25) == "conf <= 0.25"
-    entropy = EstimatorSpec(name="semantic_entropy", version=1, unit="nats")
-    assert entropy.condition(0.5) == "semantic_entropy <= 0.5 nats"
-    sure = EstimatorSpec(name="score:sure@1", version=1, unit="probability", params={"higher": "certain"})
-    assert sure.condition(0.25) == "score:sure@1 >= 0.75"
+
+@pytest.fixture
+def saved(labelled: RecordFile, tmp_path: Path) -> Path:
+    """A cascade fitted on the first 160 questions."""
+    artifact = fit_cascade(both(labelled, slice(160)), alpha=0.2, scores=[NAME, NAME])
+    return artifact.save(tmp_path / "cascade.json")
+
+
+def auditing(saved: Path, files: Sequence[RecordFile]) -> tuple[object, ...]:
+    """The words of an audit of a cascade on these records."""
+    paths = [written(saved.with_name(f"{i}.jsonl"), file) for i, file in enumerate(files)]
+    return ("audit", "--artifact", saved, *(word for path in paths for word in ("--records", path)))
+
+
+def test_an_audit_counts_what_each_stage_answers(saved: Path, labelled: RecordFile) -> None:
+    fresh = both(labelled, slice(160, None))
+    command = auditing(saved, fresh)
+    shown = json.loads(run(*command, "--json"))
+    pool = matched(fresh, [NAME, NAME])
+    stages = CascadeArtifact.load(saved).outcome.stages
+    by_hand = counts(pool.uncertainty, pool.error, [stage.threshold for stage in stages])
+    assert [stage["n_accepted"] for stage in shown["stages"]] == [stage.n_accepted for stage in by_hand]
+    assert shown["n_questions"] == 80
+    assert "labelled accepted answers were wrong" in run(*command)
+
+
+def test_an_audit_refutes_the_promise_on_wrong_answers(saved: Path, labelled: RecordFile) -> None:
+    wrong = [record.model_copy(update={"correct": False}) for record in labelled.records[160:]]
+    stages = [with_records(file, wrong) for file in (labelled, better(labelled))]
+    assert "The promise does not hold on these questions." in run(*auditing(saved, stages), code=1)
+
+
+def test_an_audit_of_one_stage_alone_is_refused(saved: Path, labelled: RecordFile) -> None:
+    assert "got 1 record files" in run(*auditing(saved, [labelled]), code=2)
+
+
+def test_report_describes_a_cascade_but_has_no_page_of_it(saved: Path, labelled: RecordFile) -> None:
+    assert "alone would answer" in run("report", saved)
+    assert json.loads(run("report", saved, "--json"))["kind"] == "cascade"
+    assert "a cascade has no page" in run("report", labelled.path, "--artifact", saved, code=2)

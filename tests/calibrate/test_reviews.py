@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +19,8 @@ from calibrate.data.table import table_of
 from calibrate.fitting import fit
 from calibrate.judging import GateCounts
 from calibrate.reviews import (
+    Missing,
+    Respond,
     ReviewedItem,
     ReviewPool,
     Waiting,
@@ -32,7 +31,6 @@ from calibrate.reviews import (
     thinned,
     waiting,
 )
-from calibrate.reviews.learning import _record
 from calibrate.reviews.pool import settled
 from calibrate.rules.certificate import interval
 from guardrail import Guardrail
@@ -40,18 +38,17 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.judges import ToolCallJudge
 from guardrail.outcome import Feasible
-from guardrail.review import Content, Decision, ReviewStore, ticket
+from guardrail.review import Content, Decision, ReviewStore, RiskMonitor, ticket
 from guardrail.review.hooks import AUDIT_RATE, audit_sample, content_of
 from guardrail.review.monitors import Monitors
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Basis, Sample, Uncertainty, Unmeasured
+from guardrail.types import Basis, Sample, Uncertainty
 from guardrail.uncertainty import make_estimator
 from guardrail.verdict import Reason, Verdict
 from tests.calibrate.commands import run
 
 MODEL = ScriptedChat()
 THRESHOLD, RATE = 0.3, 0.4
-ROOT = Path(__file__).parents[2]
 
 
 def artifact_of(threshold: float | None = THRESHOLD, alpha: float = 0.15) -> CalibrationArtifact:
@@ -63,19 +60,13 @@ def artifact_of(threshold: float | None = THRESHOLD, alpha: float = 0.15) -> Cal
 ARTIFACT = artifact_of()
 
 
-def verdict_of(name: str, u: float | None, artifact: CalibrationArtifact = ARTIFACT) -> Verdict:
+def verdict_of(name: str, u: float, artifact: CalibrationArtifact = ARTIFACT) -> Verdict:
     """The verdict of a guard with that artifact on a score."""
-    if u is None:
-        score = Uncertainty(value=None, unit="nats", estimator="e", reason=Unmeasured.MODEL_FAILED, detail="down")
-        reason = Reason.UNMEASURED
-    else:
-        score = Uncertainty(value=u, unit="nats", estimator="e")
-        accepted = artifact.threshold is not None and u <= artifact.threshold
-        reason = Reason.WITHIN_THRESHOLD if accepted else Reason.ABOVE_THRESHOLD
+    accepted = artifact.threshold is not None and u <= artifact.threshold
     return Verdict(
-        accepted=reason is Reason.WITHIN_THRESHOLD,
-        reason=reason,
-        uncertainty=score,
+        accepted=accepted,
+        reason=Reason.WITHIN_THRESHOLD if accepted else Reason.ABOVE_THRESHOLD,
+        uncertainty=Uncertainty(value=u, unit="nats", estimator="e"),
         threshold=artifact.threshold,
         alpha=artifact.alpha,
         outcome=artifact.outcome,
@@ -85,7 +76,7 @@ def verdict_of(name: str, u: float | None, artifact: CalibrationArtifact = ARTIF
     )
 
 
-def item(name: str, u: float | None, correct: bool | None, chance: float = 1.0, **changes: object) -> ReviewedItem:
+def item(name: str, u: float, correct: bool | None, chance: float = 1.0, **changes: object) -> ReviewedItem:
     reviewed_item = ReviewedItem(
         key=name,
         name=name,
@@ -98,6 +89,20 @@ def item(name: str, u: float | None, correct: bool | None, chance: float = 1.0, 
         action=None if correct is None else "approve" if correct else "reject",
     )
     return replace(reviewed_item, **changes)  # type: ignore[arg-type]
+
+
+def pool_of(*items: ReviewedItem) -> ReviewPool:
+    return ReviewPool(items, {}, 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ReviewStore:
+    return ReviewStore(tmp_path / "reviews.db")
+
+
+@pytest.fixture
+def monitor(store: ReviewStore) -> RiskMonitor:
+    return Monitors(store).risk("risk", ARTIFACT, min_audit_rate=0.5)
 
 
 TEMPLATES = {accepted: item("template", 0.0 if accepted else 1.0, True) for accepted in (True, False)}
@@ -120,7 +125,7 @@ def stream(rng: np.random.Generator, n: int, rates: tuple[float, ...] = (RATE,))
         rate = rates[i % len(rates)] if u <= THRESHOLD else 1.0
         if rng.random() < rate:
             items.append(simulated(f"{rng.integers(2**60)}", u, correct, rate))
-    return ReviewPool(tuple(items), {}, 0)
+    return pool_of(*items)
 
 
 def means(values: list[float]) -> tuple[float, float]:
@@ -156,7 +161,7 @@ def test_unweighted_audits_of_two_rates_would_be_biased_where_rates_go_with_erro
             if rng.random() < rate:
                 items.append(simulated(f"{i}", u, bool(rng.random() >= 0.6 * u), rate))
         plain.append(float(np.mean([not audited.correct for audited in items])))
-        estimate = accepted_error(ReviewPool(tuple(items), {}, 0))
+        estimate = accepted_error(pool_of(*items))
         assert estimate is not None
         weighted.append(estimate.estimate)
     mean, margin = means(weighted)
@@ -201,31 +206,32 @@ def test_a_certified_rule_on_the_sample_keeps_its_promise() -> None:
     assert broken / runs <= 0.1 + 3.1 * math.sqrt(0.09 / runs)
 
 
-def test_what_nobody_decided() -> None:
-    items = (item("a", 0.1, True, 0.5), item("b", 0.2, None, 0.5, open=False), item("c", 0.2, None, 0.5))
-    pool = ReviewPool((*items, item("d", 0.2, True, 0.5)), {}, 0)
-
-    def counts(missing: str) -> tuple[int, int]:
-        result = accepted_error(pool, missing=missing)  # type: ignore[arg-type]
-        assert result is not None
-        return result.audited, result.wrong
-
-    assert counts("wait") == (3, 2)  # a, b, whose time is over, and c, which ends the sample
-    assert counts("wrong") == (4, 2)
-    assert counts("leave-out") == (2, 0)
-    assert accepted_error(ReviewPool((item("a", 0.9, True),), {}, 0)) is None
+@pytest.mark.parametrize(
+    ("missing", "audited", "wrong"),
+    [
+        ("wait", 3, 2),  # a, b, whose time is over, and c, which ends the sample
+        ("wrong", 4, 2),
+        ("leave-out", 2, 0),
+    ],
+)
+def test_what_nobody_decided_counts_as_asked(missing: Missing, audited: int, wrong: int) -> None:
+    a, d = item("a", 0.1, True, 0.5), item("d", 0.2, True, 0.5)
+    b, c = item("b", 0.2, None, 0.5, open=False), item("c", 0.2, None, 0.5)
+    result = accepted_error(pool_of(a, b, c, d), missing=missing)
+    assert result is not None
+    assert (result.audited, result.wrong) == (audited, wrong)
 
 
 def test_the_interval_counts_what_nobody_decided_both_ways() -> None:
     """Ten right answers, two open ones: the first of them ends the sample."""
     items = [*(item(f"{i}", 0.1, True, 0.5) for i in range(10)), item("x", 0.1, None, 0.5), item("y", 0.1, None, 0.5)]
-    result = accepted_error(ReviewPool(tuple(items), {}, 0))
+    result = accepted_error(pool_of(*items))
     assert result is not None
     assert (result.audited, result.wrong, result.undecided) == (11, 1, 1)
     assert result.estimate == pytest.approx(1 / 11)
     assert result.low == 0.0  # of 0 among 11
     assert result.high == interval(1, 11)[1]
-    assert accepted_error(ReviewPool((items[-1], *items[:3]), {}, 0)) is None  # the oldest is the open one
+    assert accepted_error(pool_of(items[-1], *items[:3])) is None  # the oldest is the open one
 
 
 def test_a_sample_that_ends_with_an_open_item_keeps_the_promise() -> None:
@@ -259,38 +265,34 @@ def test_a_sample_that_ends_with_an_open_item_keeps_the_promise() -> None:
     assert mean + margin < alpha < means(estimates["with"])[0] + margin  # too low, and not too low
 
 
-def test_an_alarm_needs_no_waiting_but_order(tmp_path: Path) -> None:
-    monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
-    monitor = monitors.risk("risk", ARTIFACT, min_audit_rate=0.5)
+def test_a_monitor_takes_each_audit_once_and_in_order(monitor: RiskMonitor) -> None:
+    """The decided audits behind an open one would mislead it: which are decided first may depend on their labels."""
     items = [item(f"{i}", 0.1, False, 0.5) for i in range(6)]
-    waiting = [*items[:2], replace(items[2], correct=None, open=True), *items[3:]]
-    assert feed(ReviewPool(tuple(waiting), {}, 0), monitor) == 2
-    assert feed(ReviewPool(tuple(waiting), {}, 0), monitor) == 0
-    assert feed(ReviewPool(tuple(items), {}, 0), monitor) == 4
+    one_open = pool_of(*items[:2], item("2", 0.1, None, 0.5), *items[3:])
+    assert feed(one_open, monitor) == 2
+    assert feed(one_open, monitor) == 0
+    assert feed(pool_of(*items), monitor) == 4
     assert monitor.alarm is not None
     assert monitor.state.tallies == ((0.5, 6, 6),)
 
 
-def test_a_monitor_is_fed_the_audits_of_its_own_artifact(tmp_path: Path) -> None:
-    monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
-    other = item("b", 0.1, False, 0.5, verdict=verdict_of("b", 0.1, artifact_of(alpha=0.2)))
-    pool = ReviewPool(
-        (item("a", 0.1, True, 0.5), replace(other, correct=None, open=True), item("c", 0.1, False, 0.5)), {}, 0
-    )
-    monitor = monitors.risk("risk", ARTIFACT, min_audit_rate=0.5)
+def test_a_monitor_is_fed_the_audits_of_its_own_artifact(monitor: RiskMonitor) -> None:
+    other = item("b", 0.1, None, 0.5, verdict=verdict_of("b", 0.1, artifact_of(alpha=0.2)))
+    pool = pool_of(item("a", 0.1, True, 0.5), other, item("c", 0.1, False, 0.5))
     assert feed(pool, monitor) == 2
     assert monitor.state.tallies == ((0.5, 2, 1),)
     assert monitor.state.artifact == ARTIFACT.digest
 
 
-def test_what_waits_for_an_open_item_is_counted() -> None:
+def test_what_waits_for_an_open_item_is_counted_with_the_ways_out() -> None:
     first = item("b", 0.1, None, 0.5, arrived=1_750_000_000.0)
     items = [item("a", 0.1, True, 0.5), first, item("c", 0.1, None, 0.5), item("d", 0.1, True), item("e", 0.1, False)]
     queue = waiting(items)
     assert queue == Waiting(decided=2, item="b", arrived=1_750_000_000.0)
-    assert "2 decided audits wait behind item b, open since 2025-06-15 15:06 UTC" in queue.describe("decided audits")
-    assert "--missing wrong" in queue.describe("decided audits")
-    assert "--missing leave-out" in queue.describe("decided audits")
+    told = queue.describe("decided audits")
+    assert "2 decided audits wait behind item b, open since 2025-06-15 15:06 UTC" in told
+    assert "--missing wrong" in told
+    assert "--missing leave-out" in told
     assert waiting(items, "wrong") is None
     assert waiting(items, "leave-out") is None
     assert waiting(items[:3]) is None  # two are open, and nothing that is decided waits for them
@@ -300,25 +302,20 @@ def test_what_waits_for_an_open_item_is_counted() -> None:
 def test_decisions_that_only_wait_are_named_where_nothing_can_be_used() -> None:
     items = (item("b", 0.1, None), *(item(f"{i}", 0.1, True) for i in range(3)))
     with pytest.raises(UsageError, match=r"1 of them still open.* 3 decisions wait behind item b"):
-        thinned(ReviewPool(items, {}, 0))
+        thinned(pool_of(*items))
 
 
 # -- on a real store --------------------------------------------------------------------------------------------------
 
 
-def decide(store: ReviewStore, action: Callable[[Content], str | None]) -> None:
+def decide(store: ReviewStore, action: Callable[[Content], str]) -> None:
     """Scripted people: they claim what there is and decide by its content."""
     while (lease := store.claim("ada")) is not None:
-        chosen = action(lease.item.content)
-        if chosen is None:
-            return
-        candidate = lease.item.content.candidate if chosen == "edit" else None
-        decision = Decision(
-            action=chosen,
-            candidate=candidate,
-            text="mine" if chosen == "respond" else None,
-        )
-        store.decide(lease, decision)
+        content = lease.item.content
+        chosen = action(content)
+        edited = content.candidate if chosen == "edit" else None
+        own = "mine" if chosen == "respond" else None
+        store.decide(lease, Decision(action=chosen, candidate=edited, text=own))
 
 
 def fill(store: ReviewStore, n: int, seed: int = 0, artifact: CalibrationArtifact = ARTIFACT) -> None:
@@ -327,19 +324,18 @@ def fill(store: ReviewStore, n: int, seed: int = 0, artifact: CalibrationArtifac
     right: dict[str, bool] = {}
     for i in range(n):
         u = float(rng.random())
-        verdict = verdict_of(f"{seed}.{i}", u, artifact)
-        right[f"question {seed}.{i}?"] = bool(rng.random() >= 0.6 * u)
-        content = content_of(verdict, ())
-        named = content.model_copy(update={"question": f"question {seed}.{i}?"})
+        verdict, question = verdict_of(f"{seed}.{i}", u, artifact), f"question {seed}.{i}?"
+        right[question] = bool(rng.random() >= 0.6 * u)
         if verdict.accepted:
-            sample(verdict, [HumanMessage(named.question)])
+            sample(verdict, [HumanMessage(question)])
         else:
-            store.enqueue(named, key=f"held:{seed}.{i}")
+            store.enqueue(content_of(verdict, [HumanMessage(question)]), key=f"held:{seed}.{i}")
     decide(store, lambda content: "approve" if right[content.question] else "reject")
 
 
 @pytest.fixture(scope="module")
 def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """500 decided questions; the artifact in force lies beside the store."""
     path = tmp_path_factory.mktemp("reviews") / "reviews.db"
     with ReviewStore(path) as store:
         fill(store, 500)
@@ -347,50 +343,62 @@ def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:
-    old, out, records = reviewed.with_name("artifact.json"), tmp_path / "new.json", tmp_path / "new.records.jsonl"
-    before = old.read_bytes()
-    shown = run("learn", reviewed, "--artifact", old, "--out", out, "--monitor", "risk")
-    new = CalibrationArtifact.load(out)
-    assert old.read_bytes() == before
-    assert (new.model, new.plan, new.prompt, new.estimator) == (
-        ARTIFACT.model,
-        ARTIFACT.plan,
-        ARTIFACT.prompt,
-        ARTIFACT.estimator,
-    )
+@pytest.fixture(scope="module")
+def learning(reviewed: Path) -> tuple[object, ...]:
+    """The words of a refit on the 500 questions."""
+    return ("learn", reviewed, "--artifact", reviewed.with_name("artifact.json"))
+
+
+@pytest.fixture(scope="module")
+def refit(reviewed: Path, learning: tuple[object, ...]) -> tuple[str, CalibrationArtifact]:
+    """The output of the refit, and the new artifact, which lies beside the store."""
+    new = reviewed.with_name("new.json")
+    return run(*learning, "--out", new), CalibrationArtifact.load(new)
+
+
+def test_a_refit_changes_the_threshold_and_not_the_procedure(refit: tuple[str, CalibrationArtifact]) -> None:
+    """Otherwise the new threshold would be used on scores of another kind."""
+    shown, new = refit
+    for part in ("model", "plan", "prompt", "estimator"):
+        assert getattr(new, part) == getattr(ARTIFACT, part)
     assert new.correctness.params == {"source": "reviews", "respond": "wrong", "missing": "wait", "rate": RATE}
     assert (new.outcome.rule, new.alpha) == ("empirical", 0.15)
     assert isinstance(new.outcome, Feasible)
     assert new.outcome.threshold > THRESHOLD  # SCER(.5) = .15, and the old one stopped at .3
-    file = read_records(records)
-    assert len(file.records) == new.data.n_used
-    with ReviewStore(reviewed) as store:
-        pool = read_reviews(store, [ARTIFACT])
-        audits = [reviewed_item for reviewed_item in pool.items if reviewed_item.audited]
-        wrong = sum(not reviewed_item.correct for reviewed_item in audits)
-        assert Monitors(store).risk("risk", ARTIFACT, min_audit_rate=RATE).state.tallies == (
-            (RATE, len(audits), wrong),
-        )
-    assert f"({wrong} of {len(audits)} audited wrong" in shown
     assert "every question is in it with probability 40 %" in shown
     assert re.search(r"in force \S* ?0\.3\b", shown)
+    assert "fits have used" not in shown
+
+
+def test_a_second_refit_finds_the_same(
+    reviewed: Path, learning: tuple[object, ...], refit: tuple[str, CalibrationArtifact], tmp_path: Path
+) -> None:
+    """The first one left the artifact in force alone, and the records of its fit beside the new one."""
+    run(*learning, "--out", tmp_path / "again.json")
+    assert CalibrationArtifact.load(tmp_path / "again.json").outcome == refit[1].outcome
+    before = ARTIFACT.save(tmp_path / "before.json").read_bytes()
+    assert reviewed.with_name("artifact.json").read_bytes() == before
+    assert len(read_records(reviewed.with_name("new.records.jsonl")).records) == refit[1].data.n_used
+
+
+def test_learn_feeds_a_monitor_every_audit_once(reviewed: Path, learning: tuple[object, ...]) -> None:
+    shown = run(*learning, "--monitor", "risk")
+    with ReviewStore(reviewed) as store:
+        audits = [one.correct for one in read_reviews(store, [ARTIFACT]).items if one.audited]
+        tallies = Monitors(store).risk("risk", ARTIFACT, min_audit_rate=RATE).state.tallies
+    wrong = audits.count(False)
+    assert tallies == ((RATE, len(audits), wrong),)
+    assert f"({wrong} of {len(audits)} audited wrong" in shown
     assert f"Monitor risk: {len(audits)} new audits" in shown
-    shown = run("learn", reviewed, "--artifact", old, "--monitor", "risk")
-    assert "Monitor risk: 0 new audits" in shown
-    strict = ("--alpha", "0.001", "--rule", "certified", "--out", tmp_path / "strict.json")
-    shown = run("learn", reviewed, "--artifact", old, *strict)
-    assert f"Next: keep {old}, decide about more answers" in shown, "there is no threshold to use"
-    again = tmp_path / "again.json"
-    run("learn", reviewed, "--artifact", old, "--out", again)
-    assert CalibrationArtifact.load(again).outcome == new.outcome
+    assert "Monitor risk: 0 new audits" in run(*learning, "--monitor", "risk")
 
 
-def test_what_the_advice_names_can_be_asked_for(reviewed: Path, tmp_path: Path) -> None:
-    """An infeasible refit says "--alpha smallest", and the promise is then what the decisions can certify."""
-    out, artifact = tmp_path / "smallest.json", reviewed.with_name("artifact.json")
-    command = ("learn", reviewed, "--artifact", artifact, "--rule", "certified", "--out")
-    assert "--alpha smallest" in run(*command, tmp_path / "new.json", "--alpha", "0.001")
+def test_a_refit_without_a_threshold_says_what_to_do(learning: tuple[object, ...], tmp_path: Path) -> None:
+    """ "--alpha smallest", which it names, then promises what the decisions can certify."""
+    out, command = tmp_path / "smallest.json", (*learning, "--rule", "certified", "--out")
+    shown = run(*command, tmp_path / "strict.json", "--alpha", "0.001")
+    assert f"Next: keep {learning[-1]}, decide about more answers" in shown
+    assert "--alpha smallest" in shown
     run(*command, out, "--alpha", "smallest")
     outcome = CalibrationArtifact.load(out).outcome
     assert isinstance(outcome, Feasible)
@@ -405,106 +413,100 @@ def test_the_table_shows_both_on_the_same_questions(reviewed: Path) -> None:
     assert isinstance(learned.new, GateCounts)
     assert learned.old.n == learned.new.n == len(learned.test)
     assert {record.id for record in learned.test}.isdisjoint({record.id for record in learned.file.records})
-    accepted = [
-        record for record in learned.test if (record.scores[ARTIFACT.estimator.name].value or 0.0) <= THRESHOLD
-    ]  # fmt: skip
+    scores = [(record.scores[ARTIFACT.estimator.name].value or 0.0, record.correct) for record in learned.test]
+    accepted = [correct for score, correct in scores if score <= THRESHOLD]
     assert learned.old.n_accepted == len(accepted)
-    assert learned.old.n_errors == sum(not record.correct for record in accepted)
+    assert learned.old.n_errors == accepted.count(False)
     assert learned.used == len(learned.test) + len(learned.file.records)
 
 
-def test_of_a_gate_on_calls_it_speaks_of_calls(tmp_path: Path) -> None:
+def test_of_a_gate_on_calls_it_speaks_of_calls(store: ReviewStore, tmp_path: Path) -> None:
     """Nobody knows what "questions answered" counts where an agent's transfers are let through."""
     spec = make_estimator("primary_disagreement", judge=ToolCallJudge()).spec
     own = ARTIFACT.model_copy(update={"estimator": spec})
-    store = tmp_path / "reviews.db"
-    with ReviewStore(store) as opened:
-        fill(opened, 60, artifact=own)
-    own.save(tmp_path / "own.json")
-    shown = " ".join(run("learn", store, "--artifact", tmp_path / "own.json").split())
+    fill(store, 60, artifact=own)
+    shown = run("learn", tmp_path / "reviews.db", "--artifact", own.save(tmp_path / "own.json"))
     assert "Error among calls let through: " in shown
     assert "of the measured calls were let through." in shown
 
 
-def test_the_second_turn_tests_on_what_the_gate_in_force_has_not_met(tmp_path: Path) -> None:
-    """Answers of two gates: `--artifact a1 --earlier a0`, where a1 was fitted on reviews of a0."""
-    store, a0, a1, a2 = (tmp_path / name for name in ("reviews.db", "a0.json", "a1.json", "a2.json"))
+@pytest.fixture(scope="module")
+def second_turn(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Answers of two gates: `--artifact a1 --earlier a0`, where a1 was fitted on reviews of a0. Output and folder."""
+    folder = tmp_path_factory.mktemp("turns")
+    store, a0, a1, a2 = (folder / name for name in ("reviews.db", "a0.json", "a1.json", "a2.json"))
     ARTIFACT.save(a0)
     with ReviewStore(store) as opened:
         fill(opened, 200)
-    first = run("learn", store, "--artifact", a0, "--out", a1)
-    assert "fits have used" not in first
-    assert "Error among answers given: " in first
-    with ReviewStore(store) as opened:
+        run("learn", store, "--artifact", a0, "--out", a1)
         fill(opened, 300, seed=1, artifact=CalibrationArtifact.load(a1))
-    command = ("learn", store, "--artifact", a1, "--earlier", a0, "--out")
-    shown = run(*command, a2)
+    return run("learn", store, "--artifact", a1, "--earlier", a0, "--out", a2), folder
+
+
+def test_the_second_turn_is_a_second_fit_and_shows_the_error_of_each_gate(second_turn: tuple[str, Path]) -> None:
+    shown, folder = second_turn
     assert "Error among answers given by a1.json: " in shown
     assert "Error among answers given by a0.json: " in shown
-    new, old = CalibrationArtifact.load(a2), CalibrationArtifact.load(a1)
-    assert new.outcome.rule == "empirical"
-    with ReviewStore(store) as opened:
-        learned = learn(read_reviews(opened, [old, ARTIFACT]), old, name="reviews")
+    new = CalibrationArtifact.load(folder / "a2.json")
+    assert new.spent is not None
+    assert (new.outcome.rule, new.spent.fits, new.spent.delta) == ("empirical", 2, 0.0)
+    assert "fits have used" not in shown  # rule empirical certifies nothing, so that no confidence is lost
+
+
+def test_the_second_turn_tests_on_what_the_gate_in_force_has_not_met(second_turn: tuple[str, Path]) -> None:
+    """On its own calibration questions the gate in force would look better than it is."""
+    _, folder = second_turn
+    old, new = (CalibrationArtifact.load(folder / name) for name in ("a1.json", "a2.json"))
+    with ReviewStore(folder / "reviews.db") as store:
+        learned = learn(read_reviews(store, [old, ARTIFACT]), old, name="reviews")
     tested = set(table_of(learned.test).asked_hashes().tolist())
     assert tested.isdisjoint(old.data.hashes)
     assert tested.isdisjoint(new.data.hashes)
     assert len(tested) > 30
-    # It is a second fit on the decisions of the first turn, which is counted; rule empirical certifies nothing.
-    assert "fits have used" not in shown
-    assert new.spent is not None
-    assert (new.spent.fits, new.spent.delta) == (2, 0.0)
 
 
-def test_edits_and_own_answers_and_disagreement(tmp_path: Path) -> None:
-    store = ReviewStore(tmp_path / "reviews.db")
-    actions = {"a": "approve", "b": "edit", "c": "reject", "d": "respond"}
-    for name in actions:
-        content = content_of(verdict_of(name, 0.9), ())
-        store.enqueue(content.model_copy(update={"question": name}), key=name)
-    decide(store, lambda content: actions[content.question])
-    twice = content_of(verdict_of("a", 0.9), ()).model_copy(update={"question": "a"})
-    labels = {reviewed_item.key: reviewed_item.correct for reviewed_item in read_reviews(store, [ARTIFACT]).items}
-    assert labels == {"a": True, "b": False, "c": False, "d": False}
-    left = {
-        reviewed_item.key: reviewed_item.correct
-        for reviewed_item in read_reviews(store, [ARTIFACT], respond="leave-out").items
-    }
-    assert left["d"] is None
-    store.enqueue(twice, key="a2")  # nobody has decided it, but the same answer was approved
-    assert [
-        reviewed_item.correct
-        for reviewed_item in read_reviews(store, [ARTIFACT]).items
-        if reviewed_item.question == "a"
-    ] == [True, True]
-    decide(store, lambda _: "reject")
-    pool = read_reviews(store, [ARTIFACT])
-    assert pool.both_ways == 2
-    assert [reviewed_item.correct for reviewed_item in pool.items if reviewed_item.question == "a"] == [False, False]
+def labels(store: ReviewStore, respond: Respond = "wrong") -> list[bool | None]:
+    return [one.correct for one in read_reviews(store, [ARTIFACT], respond=respond).items]
 
 
-def test_equal_words_in_two_conversations_are_two_questions(tmp_path: Path) -> None:
-    """Else one "And there?" of the calibration would keep every other one out of the test part."""
-    store = ReviewStore(tmp_path / "reviews.db")
-    for city in ("Rome", "Oslo"):
-        turns = [HumanMessage(f"Sights of {city}?"), AIMessage("Many."), HumanMessage("And there?")]
-        store.enqueue(content_of(verdict_of(city, 0.9), turns), key=city)
+def test_only_an_approved_answer_is_right(store: ReviewStore) -> None:
+    for action in ("approve", "edit", "reject", "respond"):
+        store.enqueue(content_of(verdict_of(action, 0.9), [HumanMessage(action)]), key=action)
+    decide(store, lambda content: content.question)
+    assert labels(store) == [True, False, False, False]
+    assert labels(store, respond="leave-out") == [True, False, False, None]
+
+
+def test_the_same_answer_has_one_label_and_the_worse_of_two(store: ReviewStore) -> None:
+    """Else the same answer would be right and wrong in one fit."""
+    content = content_of(verdict_of("a", 0.9), [HumanMessage("a")])
+    store.enqueue(content, key="a1")
     decide(store, lambda _: "approve")
-    records = [_record(reviewed_item, "key") for reviewed_item in read_reviews(store, [ARTIFACT]).items]
-    assert [record.question for record in records] == ["And there?", "And there?"]
-    assert len(set(table_of(records).asked_hashes().tolist())) == 2
+    store.enqueue(content, key="a2")
+    assert labels(store) == [True, True]  # nobody has decided the second one yet
+    decide(store, lambda _: "reject")
+    assert labels(store) == [False, False]
+    assert read_reviews(store, [ARTIFACT]).both_ways == 2
 
 
-def test_end_to_end_with_a_guard(tmp_path: Path) -> None:
+def test_equal_words_in_two_conversations_are_two_questions(store: ReviewStore) -> None:
+    """Else one "And there?" of the calibration would keep every other one out of the test part."""
+    sample = audit_sample(store, 1.0)
+    for i in range(20):
+        turns = [HumanMessage(f"Sights of city {i}?"), AIMessage("Many."), HumanMessage("And there?")]
+        sample(verdict_of(f"{i}", 0.1), turns)
+    decide(store, lambda _: "approve")
+    learned = learn(read_reviews(store, [ARTIFACT]), ARTIFACT, name="reviews")
+    records = [*learned.test, *learned.file.records]
+    assert {record.question for record in records} == {"And there?"}
+    assert len(set(table_of(records).asked_hashes().tolist())) == 20
+
+
+def test_end_to_end_with_a_guard(store: ReviewStore) -> None:
     script = {f"sure {i}?": ["yes"] for i in range(8)} | {f"unsure {i}?": [*"abcdefghijk"] for i in range(4)}
     model = ScriptedChat(script=script)
     artifact = make_artifact(model, threshold=0.5)
-    store = ReviewStore(tmp_path / "reviews.db")
-    guard = Guardrail(
-        model=model,
-        artifact=artifact,
-        on_verdict=audit_sample(store, 1.0),
-        on_abstain=ticket(store),
-    )
+    guard = Guardrail(model=model, artifact=artifact, on_verdict=audit_sample(store, 1.0), on_abstain=ticket(store))
     for question in script:
         guard.invoke(question)
     decide(store, lambda content: "approve" if content.question.startswith("sure") else "reject")
@@ -516,69 +518,68 @@ def test_end_to_end_with_a_guard(tmp_path: Path) -> None:
     assert (learned.new.n + len(learned.file.records), learned.new.n_errors) == (12, 0)
 
 
-def audited_store(path: Path, artifact: CalibrationArtifact, n: int) -> tuple[ReviewStore, Path]:
-    """A store with n audits of answers that an artifact accepted, and the artifact's file."""
-    store = ReviewStore(path / "reviews.db")
-    more_audits(store, artifact, n)
-    return store, artifact.save(path / "artifact.json")
-
-
-def more_audits(store: ReviewStore, artifact: CalibrationArtifact, n: int) -> None:
+def audit(store: ReviewStore, numbers: Iterable[int], artifact: CalibrationArtifact = ARTIFACT) -> None:
+    """Queue an audit of an answer that the artifact accepted, for each number."""
     sample = audit_sample(store, 1.0)
-    for i in range(n):
+    for i in numbers:
         name = f"{artifact.digest} {i}"
         sample(verdict_of(name, 0.1, artifact), [HumanMessage(f"question {name}?")])
 
 
-def test_one_open_audit_is_named_with_what_waits_behind_it(tmp_path: Path) -> None:
-    store, artifact = audited_store(tmp_path, ARTIFACT, 20)
+@pytest.fixture
+def on_audits(store: ReviewStore, tmp_path: Path) -> tuple[object, ...]:
+    """The words of a refit on the queue of `store`."""
+    return ("learn", tmp_path / "reviews.db", "--artifact", ARTIFACT.save(tmp_path / "artifact.json"))
+
+
+def test_one_open_audit_is_named_with_what_waits_behind_it(store: ReviewStore, on_audits: tuple[object, ...]) -> None:
+    audit(store, range(20))
     hard = store.claim("ada")
     assert hard is not None
     decide(store, lambda _: "approve")
-    command = ("learn", tmp_path / "reviews.db", "--artifact", artifact)
-    shown = run(*command, "--monitor", "risk")
+    shown = run(*on_audits, "--monitor", "risk")
     assert f"19 decided audits wait behind item {hard.item.id}, open since 20" in shown
     assert f"Decide that item (/items/{hard.item.id} on the review page" in shown
     assert "No audited answer has been decided" not in shown
     assert "The oldest audit is still open, so nothing is known" in shown
     assert f"0 new audits, 0 in all; 19 decided ones wait behind item {hard.item.id};" in shown
     store.decide(hard, Decision(action="approve"))
-    shown = run(*command, "--monitor", "risk")
+    shown = run(*on_audits, "--monitor", "risk")
     assert "20 new audits, 20 in all; wealth" in shown
     assert "wait behind" not in shown
 
 
-def test_no_decided_audit_is_called_that(tmp_path: Path) -> None:
-    _, artifact = audited_store(tmp_path, ARTIFACT, 3)
-    assert "No audited answer has been decided" in run(
-        "learn", tmp_path / "reviews.db", "--artifact", artifact
-    )  # fmt: skip
+def test_no_decided_audit_is_called_that(store: ReviewStore, on_audits: tuple[object, ...]) -> None:
+    audit(store, range(3))
+    assert "No audited answer has been decided" in run(*on_audits)
 
 
-def test_the_line_of_the_sample_says_what_waits(tmp_path: Path) -> None:
+def test_the_line_of_the_sample_says_what_waits(
+    store: ReviewStore, on_audits: tuple[object, ...], tmp_path: Path
+) -> None:
     """40 audits, of which the 31st stays open: 30 are used, and that one as wrong; 9 wait."""
-    store, artifact = audited_store(tmp_path, ARTIFACT, 30)
-    decide(store, lambda content: "approve")
-    sample = audit_sample(store, 1.0)
-    for i in range(10):
-        sample(verdict_of(f"late {i}", 0.1), [HumanMessage(f"late {i}?")])
+    audit(store, range(30))
+    decide(store, lambda _: "approve")
+    audit(store, range(30, 40))
     hard = store.claim("ada")
     assert hard is not None
     decide(store, lambda _: "approve")
-    shown = run("learn", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
+    shown = run(*on_audits, "--out", tmp_path / "new.json")
     assert "Sample: 30 of 39 decisions, and 1 undecided, counted as wrong, so that" in shown
     assert "Error among answers given: 3.2 % (1 of 31 audited wrong, 1 of them undecided; 95 % interval 0 %" in shown
     assert f"9 more decisions of the sample wait behind item {hard.item.id}" in shown
 
 
-def test_a_monitor_of_another_artifact_is_not_fed(tmp_path: Path) -> None:
-    store, first = audited_store(tmp_path, ARTIFACT, 5)
+def test_a_monitor_of_another_artifact_is_not_fed(
+    store: ReviewStore, on_audits: tuple[object, ...], tmp_path: Path
+) -> None:
     second = artifact_of(threshold=0.2)
-    more_audits(store, second, 5)
+    audit(store, range(5))
+    audit(store, range(5), second)
     decide(store, lambda _: "approve")
-    command = ("learn", tmp_path / "reviews.db", "--ignore-others", "--monitor", "risk", "--artifact")
-    assert "5 new audits, 5 in all" in run(*command, first)
-    shown = run(*command, second.save(tmp_path / "second.json"), code=2)
+    command = (*on_audits, "--ignore-others", "--monitor", "risk")
+    assert "5 new audits, 5 in all" in run(*command)
+    shown = run(*command, "--artifact", second.save(tmp_path / "second.json"), code=2)
     assert ARTIFACT.digest in shown
     assert second.digest in shown
     assert "new name" in shown
@@ -587,102 +588,97 @@ def test_a_monitor_of_another_artifact_is_not_fed(tmp_path: Path) -> None:
     assert (monitor.state.n, monitor.state.artifact) == (5, ARTIFACT.digest)
 
 
-def test_an_acknowledged_monitor_that_is_fed_says_that_it_never_alarms_again(tmp_path: Path) -> None:
-    store, artifact = audited_store(tmp_path, ARTIFACT, 20)
+def test_an_acknowledged_monitor_that_is_fed_says_that_it_never_alarms_again(
+    store: ReviewStore, on_audits: tuple[object, ...]
+) -> None:
+    audit(store, range(20))
     decide(store, lambda _: "reject")
-    command = ("learn", tmp_path / "reviews.db", "--artifact", artifact, "--monitor", "risk")
-    assert "never alarms again" not in run(*command)
+    assert "never alarms again" not in run(*on_audits, "--monitor", "risk")
     Monitors(store).acknowledge("risk", who="ada")
-    more_audits(store, artifact_of(), 1)
-    assert "was acknowledged: it never alarms again" in run(*command)
+    audit(store, [0])
+    assert "was acknowledged: it never alarms again" in run(*on_audits, "--monitor", "risk")
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_queue_of_another_procedure_is_refused(reviewed: Path, tmp_path: Path) -> None:
-    other = artifact_of(alpha=0.2)
-    other.save(tmp_path / "other.json")
-    shown = run("learn", reviewed, "--artifact", tmp_path / "other.json", code=2)
+def test_the_queue_of_another_artifact_is_refused_unless_it_is_named(reviewed: Path, tmp_path: Path) -> None:
+    other = artifact_of(alpha=0.2).save(tmp_path / "other.json")
+    shown = run("learn", reviewed, "--artifact", other, code=2)
     assert ARTIFACT.digest in shown
     assert "--earlier" in shown
-    run(
-        "learn",
-        reviewed,
-        "--artifact",
-        tmp_path / "other.json",
-        "--earlier",
-        reviewed.with_name("artifact.json"),
-    )
-    stranger = make_artifact(ScriptedChat(name_of_model="other"))
-    with ReviewStore(reviewed) as store, pytest.raises(UsageError, match="model model: calibrated 'scripted'"):
+    run("learn", reviewed, "--artifact", other, "--earlier", reviewed.with_name("artifact.json"))
+
+
+@pytest.mark.parametrize(
+    ("stranger", "message"),
+    [
+        (make_artifact(ScriptedChat(name_of_model="other")), "model model: calibrated 'scripted'"),
+        (make_artifact(MODEL, n=5), "plan"),
+    ],
+)
+def test_artifacts_of_two_procedures_are_refused(reviewed: Path, stranger: CalibrationArtifact, message: str) -> None:
+    with ReviewStore(reviewed) as store, pytest.raises(UsageError, match=message):
         read_reviews(store, [ARTIFACT, stranger])
-    with ReviewStore(reviewed) as store, pytest.raises(UsageError, match="plan"):
-        read_reviews(store, [ARTIFACT, make_artifact(MODEL, n=5)])
 
 
-def test_an_existing_artifact_and_a_missing_store_are_refused(reviewed: Path, tmp_path: Path) -> None:
-    old = reviewed.with_name("artifact.json")
-    assert "exists" in run("learn", reviewed, "--artifact", old, "--out", old, code=2)
+def test_an_existing_artifact_and_a_missing_store_are_refused(learning: tuple[object, ...], tmp_path: Path) -> None:
+    old = learning[-1]
+    assert "exists" in run(*learning, "--out", old, code=2)
     assert "no review store" in run("learn", tmp_path / "no.db", "--artifact", old, code=2)
     assert not (tmp_path / "no.db").exists()
 
 
-def test_a_monitor_is_told_of_open_audits_neither_by_the_command_nor_else(reviewed: Path, tmp_path: Path) -> None:
-    artifact = reviewed.with_name("artifact.json")
-    shown = run("learn", reviewed, "--artifact", artifact, "--monitor", "new", "--missing", "wrong", code=2)
+def test_learn_tells_no_monitor_that_an_open_audit_is_wrong(reviewed: Path, learning: tuple[object, ...]) -> None:
+    """A monitor forgets nothing: the decision that comes later could not correct it."""
+    shown = run(*learning, "--monitor", "new", "--missing", "wrong", code=2)
     assert "count open audits as wrong forever" in shown
     with ReviewStore(reviewed) as store:
         assert Monitors(store).known_risk("new", ARTIFACT) is None
-    monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
-    monitor = monitors.risk("risk", ARTIFACT, min_audit_rate=0.5)
+
+
+def test_feed_tells_no_monitor_that_an_open_audit_is_wrong(monitor: RiskMonitor) -> None:
     with pytest.raises(UsageError, match="wrong forever"):
-        feed(ReviewPool((item("a", 0.1, None, 0.5),), {}, 0), monitor, missing="wrong")
+        feed(pool_of(item("a", 0.1, None, 0.5)), monitor, missing="wrong")
     assert monitor.state.n == 0
 
 
-def test_a_queue_without_audits_is_refused() -> None:
+def test_held_back_answers_alone_are_refused_where_some_were_accepted() -> None:
+    pool = pool_of(item("a", 0.9, True))
+    assert accepted_error(pool) is None
     with pytest.raises(UsageError, match="was audited"):
-        thinned(ReviewPool((item("a", 0.9, True),), {}, 0))
-    nothing = artifact_of(threshold=None)
-    held_back = item("a", 0.9, True, verdict=verdict_of("a", 0.9, nothing))
-    assert thinned(ReviewPool((held_back,), {}, 0)) == ([held_back], 1.0)
+        thinned(pool)
+
+
+def test_held_back_answers_alone_are_enough_where_none_was_accepted() -> None:
+    held_back = item("a", 0.9, True, verdict=verdict_of("a", 0.9, artifact_of(threshold=None)))
+    assert thinned(pool_of(held_back)) == ([held_back], 1.0)
 
 
 def test_bounds_instead_of_scores_are_refused() -> None:
     score = Uncertainty(value=0.1, unit="probability", estimator="two_stage", is_bound=True, first=0.1)
     bound = item("a", 0.1, True, 0.5, verdict=verdict_of("a", 0.1).model_copy(update={"uncertainty": score}))
     with pytest.raises(UsageError, match="the first of two stages decided 1 of 1"):
-        learn(ReviewPool((bound,), {}, 0), ARTIFACT, name="x")
+        learn(pool_of(bound), ARTIFACT, name="x")
 
 
-def test_an_accepted_answer_without_its_rate_is_refused(tmp_path: Path) -> None:
-    store = ReviewStore(tmp_path / "reviews.db")
+def test_an_accepted_answer_without_its_rate_is_refused(store: ReviewStore) -> None:
     store.enqueue(content_of(verdict_of("a", 0.1), (), kind="audit", metadata={AUDIT_RATE: 0}))
     with pytest.raises(UsageError, match="audit rate"):
         read_reviews(store, [ARTIFACT])
 
 
-@pytest.mark.slow
-def test_a_kill_leaves_the_new_artifact_whole_or_not_at_all(reviewed: Path, tmp_path: Path) -> None:
-    """The process kills itself inside `os.replace`, and just before the file is flushed."""
-    out = tmp_path / "new.json"
-    code = (
-        "import os, signal, sys\n"
-        "def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
-        "import calibrate.reviews.learning\n"
-        "from calibrate.cli import app\n"
-        "for where in ('replace', 'fsync'):\n"
-        "    child = os.fork()\n"
-        "    if child == 0:\n"
-        "        setattr(os, where, die)\n"
-        f"        app(['learn', {str(reviewed)!r}, '--artifact', {str(reviewed.with_name('artifact.json'))!r}, "
-        f"'--out', {str(out)!r}])\n"
-        "        os._exit(1)\n"
-        f"    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.path.exists({str(out)!r})\n"
-        "    print('ended', *ended, file=sys.stderr)\n"
-    )
-    command = [sys.executable, "-c", code]
-    ran = subprocess.run(command, cwd=ROOT, env={**os.environ, "COLUMNS": "200"}, capture_output=True, check=False)
-    ended = [line for line in ran.stderr.decode().splitlines() if line.startswith("ended")]
-    assert ended == [f"ended {-signal.SIGKILL} False"] * 2, ran.stderr
+def test_a_crash_leaves_no_artifact_without_its_records(
+    learning: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process stops just before the records get their name; `test_artifact.py` has the save of an artifact."""
+    replace_file = os.replace
+
+    def crash(source: Path, target: Path) -> None:
+        if Path(target).name == "new.records.jsonl":
+            raise OSError("killed")
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", crash)
+    run(*learning, "--out", tmp_path / "new.json", code=1)
+    assert not (tmp_path / "new.json").exists()
