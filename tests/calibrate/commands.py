@@ -6,7 +6,10 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 
-__all__ = ["run"]
+__all__ = ["Command", "run"]
+
+Command = tuple[object, ...]
+"""The words of a command, to which a test adds its own."""
 
 
 def run(*arguments: object, keys: str = "", code: int = 0) -> str:

@@ -23,7 +23,7 @@ from guardrail.guard.cascade import Cascade
 from guardrail.outcome import InfeasibleReason
 from guardrail.types import Unmeasured
 from tests.calibrate import fakes
-from tests.calibrate.commands import run
+from tests.calibrate.commands import Command, run
 
 NAME = "discrete_semantic_entropy"
 INF = float("inf")
@@ -115,10 +115,11 @@ def with_records(file: RecordFile, records: Sequence[Record]) -> RecordFile:
     return RecordFile(file.path, file.header, tuple(records))
 
 
-def unmeasured(record: Record, reason: Unmeasured) -> Record:
-    """The record of a question whose score failed."""
-    score = record.scores[NAME].model_copy(update={"value": None, "reason": reason, "detail": "down"})
-    return record.model_copy(update={"scores": {NAME: score}})
+def unmeasured(file: RecordFile, n: int, reason: Unmeasured) -> RecordFile:
+    """The file with a score that failed on its first n questions."""
+    score = file.records[0].scores[NAME].model_copy(update={"value": None, "reason": reason, "detail": "down"})
+    failed = [record.model_copy(update={"scores": {NAME: score}}) for record in file.records[:n]]
+    return with_records(file, [*failed, *file.records[n:]])
 
 
 def better(file: RecordFile) -> RecordFile:
@@ -135,8 +136,8 @@ def better(file: RecordFile) -> RecordFile:
         return record.model_copy(update={"drawn": drawn, "scores": {**record.scores, NAME: score}, "correct": True})
 
     model = file.header.model.model_copy(update={"model": "better"})
-    header = file.header.model_copy(update={"model": model})
-    return RecordFile(file.path, header, tuple(change(i, record) for i, record in enumerate(file.records)))
+    records = tuple(change(i, record) for i, record in enumerate(file.records))
+    return RecordFile(file.path, file.header.model_copy(update={"model": model}), records)
 
 
 def test_records_are_matched_by_id_whatever_their_order(labelled: RecordFile) -> None:
@@ -176,8 +177,7 @@ def test_a_question_without_a_label_at_one_stage_is_left_out(labelled: RecordFil
 
 @pytest.mark.parametrize("reason", sorted(GOES_ON))
 def test_a_question_that_goes_on_at_run_time_goes_on_in_the_fit(labelled: RecordFile, reason: Unmeasured) -> None:
-    small = with_records(labelled, [unmeasured(labelled.records[0], reason), *labelled.records[1:]])
-    first, second = matched([small, better(labelled)], [NAME, NAME]).uncertainty[0]
+    first, second = matched([unmeasured(labelled, 1, reason), better(labelled)], [NAME, NAME]).uncertainty[0]
     assert first == INF
     assert np.isfinite(second)
 
@@ -186,8 +186,7 @@ def test_a_question_that_goes_on_at_run_time_goes_on_in_the_fit(labelled: Record
 def test_a_question_that_ends_at_run_time_is_answered_by_nobody_and_still_counted(
     labelled: RecordFile, reason: Unmeasured
 ) -> None:
-    small = with_records(labelled, [unmeasured(labelled.records[0], reason), *labelled.records[1:]])
-    large = better(labelled)
+    small, large = unmeasured(labelled, 1, reason), better(labelled)
     matches = matched([small, large], [NAME, NAME])
     assert (matches.ids[0], matches.n_unmeasured, len(matches.ids)) == ("p0", 1, 240)
     assert matches.uncertainty[0].tolist() == [INF, INF]
@@ -226,14 +225,14 @@ def test_records_of_other_questions_are_refused(
         fit_cascade([labelled, change(better(labelled))], alpha=0.1, scores=[NAME, NAME])
 
 
-@pytest.mark.parametrize("groups", ["category", "cluster"])
+@pytest.mark.parametrize(("groups", "changes"), [("category", {}), ("cluster", {"id": "t", "question": "another?"})])
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_stage_is_not_fitted_on_what_its_score_was_trained_on(
-    labelled: RecordFile, stage: int, groups: Literal["category", "cluster"]
+    labelled: RecordFile, stage: int, groups: Literal["category", "cluster"], changes: dict[str, str]
 ) -> None:
     """A training question itself, and with clusters another question of its cluster."""
     records = [record.model_copy(update={"group": f"g{i}"}) for i, record in enumerate(labelled.records)]
-    trained = records[7] if groups == "category" else records[7].model_copy(update={"id": "t", "question": "another?"})
+    trained = records[7].model_copy(update=changes)
     params = {"reads": [], "training": training_of([trained]).model_dump(mode="json")}
     spec = labelled.header.estimators[NAME].model_copy(update={"name": "score:ours", "params": params})
     file = with_records(labelled, records)
@@ -259,9 +258,7 @@ def test_the_outcome_is_that_of_the_certified_rule_and_of_the_last_model_alone(l
 
 def test_the_last_model_alone_is_asked_what_the_first_stage_ended(labelled: RecordFile) -> None:
     """The first stage could not decide 60 questions, which ends them in the cascade and not for the model alone."""
-    ended = [unmeasured(record, Unmeasured.JUDGE_FAILED) for record in labelled.records[:60]]
-    small = with_records(labelled, [*ended, *labelled.records[60:]])
-    large = better(labelled)
+    small, large = unmeasured(labelled, 60, Unmeasured.JUDGE_FAILED), better(labelled)
     outcome = fit_cascade([small, large], alpha=0.2, scores=[NAME, NAME], without_failed=True).outcome
     alone = fit_cascade([labelled, large], alpha=0.2, scores=[NAME, NAME]).outcome.last_alone
     assert outcome.last_alone == alone
@@ -325,24 +322,24 @@ def written(path: Path, file: RecordFile) -> Path:
 
 
 @pytest.fixture
-def fitting(labelled: RecordFile, records_path: Path, tmp_path: Path) -> tuple[object, ...]:
+def fitting(labelled: RecordFile, records_path: Path, tmp_path: Path) -> Command:
     """The words of a fit of both models."""
     large = written(tmp_path / "large.jsonl", better(labelled))
     return ("fit", records_path, large, "--cascade", "-a", "0.15", "-s", NAME, "-o", tmp_path / "cascade.json")
 
 
-def test_fit_writes_a_cascade_and_shows_its_models(fitting: tuple[object, ...], tmp_path: Path) -> None:
+def test_fit_writes_a_cascade_and_shows_its_models(fitting: Command, tmp_path: Path) -> None:
     assert "better" in run(*fitting)
     loaded = CascadeArtifact.load(tmp_path / "cascade.json")
     assert loaded.outcome.rule == "certified"
     assert loaded.stages[1].model == read_records(tmp_path / "large.jsonl").header.model
 
 
-def test_three_scores_for_two_stages_are_refused(fitting: tuple[object, ...]) -> None:
+def test_three_scores_for_two_stages_are_refused(fitting: Command) -> None:
     assert "one a stage: 2 files, got 3" in run(*fitting, "-s", NAME, "-s", NAME, code=2)
 
 
-def test_each_fit_on_the_same_labels_is_counted(fitting: tuple[object, ...], tmp_path: Path) -> None:
+def test_each_fit_on_the_same_labels_is_counted(fitting: Command, tmp_path: Path) -> None:
     assert "have used" not in run(*fitting)
     shown = run(*fitting, "--delta", "0.2")
     assert "2 fits have used these labels; whichever of them you use, its promise holds with 70 %" in shown
@@ -352,7 +349,7 @@ def test_each_fit_on_the_same_labels_is_counted(fitting: tuple[object, ...], tmp
     assert "with 70 % confidence" in " ".join(promises(loaded))
 
 
-def test_a_threshold_of_one_stage_is_another_fit_on_its_labels(fitting: tuple[object, ...], tmp_path: Path) -> None:
+def test_a_threshold_of_one_stage_is_another_fit_on_its_labels(fitting: Command, tmp_path: Path) -> None:
     run(*fitting)
     alone = ("fit", tmp_path / "large.jsonl", "-s", NAME, "-o", tmp_path / "alone.json", "-a", "0.15")
     assert "2 fits have used these labels" in run(*alone)
@@ -371,7 +368,7 @@ def saved(labelled: RecordFile, tmp_path: Path) -> Path:
     return artifact.save(tmp_path / "cascade.json")
 
 
-def auditing(saved: Path, files: Sequence[RecordFile]) -> tuple[object, ...]:
+def auditing(saved: Path, files: Sequence[RecordFile]) -> Command:
     """The words of an audit of a cascade on these records."""
     paths = [written(saved.with_name(f"{i}.jsonl"), file) for i, file in enumerate(files)]
     return ("audit", "--artifact", saved, *(word for path in paths for word in ("--records", path)))

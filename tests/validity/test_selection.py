@@ -18,10 +18,10 @@ from calibrate.evaluation.promise_test import audit_counts
 from calibrate.fitting import fit
 from calibrate.judging import GateCounts
 from calibrate.prediction_powered import fit_prediction_powered, group_unlike_sample, selection_p
-from calibrate.reviews import ReviewedItem, ReviewPool, learn
+from calibrate.reviews import ReviewedItem, learn
 from calibrate.scope import SELECTED
 from guardrail.outcome import Feasible
-from tests.calibrate.test_reviews import ARTIFACT, simulated
+from tests.calibrate.reviewing import ARTIFACT, pool_of, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -203,11 +203,11 @@ def rates_of_the_gate_in_force(runs: int = 16) -> tuple[float, float, int]:
     tested, fitted = np.zeros(2), np.zeros(2)
     for _ in range(runs):
         items = reviewed(rng, 40)
-        first = learn(ReviewPool(items, {}, 0), ARTIFACT, name="reviews", seed=0)
+        first = learn(pool_of(*items), ARTIFACT, name="reviews", seed=0)
         gate = first.artifact
         if gate.threshold is None:
             continue
-        again = learn(ReviewPool((*items, *reviewed(rng, 300)), {}, 0), gate, name="reviews", seed=1)
+        again = learn(pool_of(*items, *reviewed(rng, 300)), gate, name="reviews", seed=1)
         assert not set(table_of(again.test).asked_hashes().tolist()) & set(gate.data.hashes)
         assert isinstance(again.old, GateCounts)
         tested += again.old.n_errors, again.old.n_accepted
