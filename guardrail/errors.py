@@ -7,9 +7,10 @@
     - ArtifactFormatError   not JSON, truncated, wrong schema, or from a future version
     - ArtifactTamperedError the digest does not match the content
     - ArtifactMismatchError it was made for another model, plan, prompt, estimator or judge
+      TurnsMismatchError    ... or for prompts with other turns
   x RecordError             a question or record file has a bad row (file, line and field are named)
   x PromptTooLongError      the prompt does not fit the model's context window (also a ValueError)
-  x AbstainedError          the guard abstained under on_abstain="raise"; carries the verdict
+  x AbstainedError          the guard abstained under on_abstain="raise"; carries the verdict (`guardrail.verdict`)
     - UnmeasuredError       because the model, its server or its endpoint failed; another attempt may succeed
 * UnreadableReplyError      of a model's reply; never leaves the library, because an unmeasured reply abstains
   x BrokenOffReplyError     the server failed while it answered

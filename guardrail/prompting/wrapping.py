@@ -195,10 +195,10 @@ class PromptWrapping(Frozen):
 
     def _has_lines_of(self, options: Sequence[str], text: str) -> bool:
         """Whether the text is a question followed by one line for each option, in order, as `render` writes them."""
-        end = len(text)
+        end = len(text)  # read from the end, because the text of an option may look like an earlier option
         for label in reversed(options):
             before, _, after = self.option_template.replace("{label}", label).partition("{text}")
-            mark = f"\n{before}" if before.strip() else after
+            mark = f"\n{before}" if before.strip() else after  # "A) red" begins with its sign, "red (A)" ends with it
             place = text.rfind(mark, 0, end)
             own_text = text[place + len(mark) : end] if before.strip() else text[:place].rpartition("\n")[2]
             if place < 0 or not own_text.strip():
