@@ -63,13 +63,17 @@ def alias(upstream: Upstream, *paths: str, key: str = "sk-up") -> dict[str, Any]
     return {"upstream": {"url": upstream.url, "model": "m", "key": key}, "pass_through": list(paths)}
 
 
-def test_a_named_path_passes_and_says_that_it_is_not_guarded(
-    serve: Serve, upstream: Upstream, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_names_the_paths_that_pass(serve: Serve, upstream: Upstream, caplog: pytest.LogCaptureFixture) -> None:
+    """An operator sees at the start what no gate judges."""
     with caplog.at_level(logging.WARNING, "guardrail"):
-        served = serve(alias(upstream, "embeddings", "files"))
+        serve(alias(upstream, "embeddings", "files"))
     (line,) = [record.getMessage() for record in caplog.records if "without a verdict" in record.getMessage()]
     assert "models.support passes /v1/embeddings, /v1/files" in line
+
+
+def test_a_passed_request_goes_on_as_it_came_under_the_upstreams_name_and_key(serve: Serve, upstream: Upstream) -> None:
+    """A client of embeddings notices the gateway by one header only."""
+    served = serve(alias(upstream, "embeddings"))
     reply = served.http.post("/v1/embeddings?x=1", json={"model": "support", "input": "é"})
     sent = reply.json()
     assert json.loads(sent["content"].encode("latin-1")) == {"model": "m", "input": "é"}
@@ -78,14 +82,24 @@ def test_a_named_path_passes_and_says_that_it_is_not_guarded(
     assert (reply.headers["x-guardrail-guarded"], reply.headers["x-upstream"]) == ("false", "yes")
     other = served.openai().embeddings.with_raw_response.create(model="text-embedding-3-small", input="a")
     assert json.loads(other.http_response.json()["content"])["model"] == "text-embedding-3-small"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [("POST", "files", "--x--"), ("DELETE", "files/f-1", ""), ("GET", "files/f/content", "")],
+)
+def test_uploads_and_other_methods_pass(serve: Serve, upstream: Upstream, method: str, path: str, content: str) -> None:
+    """A body that is no JSON names no model, and is not read."""
     head = {"authorization": "Bearer any", "content-type": "multipart/form-data; boundary=x"}
-    form = served.http.post("/v1/files", content=b"--x--", headers=head).json()
-    assert (form["content"], form["headers"]["content-type"]) == ("--x--", head["content-type"])
-    assert served.http.delete("/v1/files/f-1", headers=head).json()["method"] == "DELETE"
-    assert served.http.get("/v1/files/f-1/content").json()["url"].endswith("/v1/files/f-1/content")
-    page = served.http.get("/metrics").text
-    assert 'guardrail_passed_through_total{model="support",path="embeddings"} 2.0' in page
-    assert 'guardrail_passed_through_total{model="support",path="files"} 3.0' in page
+    served = serve(alias(upstream, "files"))
+    reply = served.http.request(method, f"/v1/{path}", content=content.encode(), headers=head).json()
+    assert (reply["method"], reply["content"], reply["headers"]["content-type"]) == (
+        method,
+        content,
+        head["content-type"],
+    )
+    assert reply["url"].endswith(f"/v1/{path}")
+    assert 'guardrail_passed_through_total{model="support",path="files"} 1.0' in served.http.get("/metrics").text
 
 
 def test_an_error_that_quotes_our_key_reaches_no_client(serve: Serve, upstream: Upstream) -> None:
@@ -99,23 +113,35 @@ KEY = "sk-of-an-upstream-0123456789"
 
 
 def test_a_reply_of_any_status_that_quotes_our_key_is_masked(serve: Serve, upstream: Upstream) -> None:
-    mine = alias(upstream, "files", "uploads", key=KEY)
-    forwarding = {**mine, "upstream": {**mine["upstream"], "forward_key": True}, "pass_through": ["embeddings"]}
-    more = {"watched": {**mine, "pass_through": []}, "f": forwarding, "p": alias(upstream, "videos", key="EMPTY")}
-    served = serve(mine, more={name: {**fields, "mode": "observe"} for name, fields in more.items()})
-    masked = "*" * len(KEY)
+    """Some servers quote the request; the upstream's key would then be every client's."""
+    observed = {**alias(upstream, key=KEY), "mode": "observe"}
+    served, masked = serve(alias(upstream, "files", key=KEY), more={"watched": observed}), "*" * len(KEY)
     whole = served.http.get("/v1/files/quoted")
     assert (whole.json()["headers"]["authorization"], whole.headers["x-quoted"]) == (f"Bearer {masked}", masked)
-    observed = served.http.post("/v1/chat/completions", json={"model": "watched", "messages": []})
-    assert observed.json()["headers"]["authorization"] == f"Bearer {masked}"
+    reply = served.http.post("/v1/chat/completions", json={"model": "watched", "messages": []})
+    assert reply.json()["headers"]["authorization"] == f"Bearer {masked}"
+
+
+def test_a_stream_that_quotes_our_key_in_pieces_is_masked(serve: Serve, upstream: Upstream) -> None:
+    """What may begin a key is held back until it is none, and nothing else is."""
+    served, masked = serve(alias(upstream, "uploads", key=KEY)), "*" * len(KEY)
     with served.http.stream("GET", "/v1/uploads/stream", headers={"authorization": "Bearer any"}) as reply:
         parts = reply.iter_raw()
         first = next(parts)
-        assert first == b"data: 0\n\n"  # what cannot begin a key is not held back
+        assert first == b"data: 0\n\n"
         upstream.go_on.set()
         assert first + b"".join(parts) == f"data: 0\n\ndata: {masked}, {masked}\n\nsk-of-an".encode()
-    own = served.http.post("/v1/embeddings", json={}, headers={"authorization": "Bearer sk-of-a-client-0123456789"})
-    assert own.json()["headers"]["authorization"] == "Bearer sk-of-a-client-0123456789"
+
+
+def test_a_clients_own_key_and_a_key_that_is_none_are_not_masked(serve: Serve, upstream: Upstream) -> None:
+    """Masking "EMPTY", as servers without keys are given, would break texts that say it."""
+    own = {"upstream": {"url": upstream.url, "model": "m", "forward_key": True}, "pass_through": ["embeddings"]}
+    served = serve(own, more={"p": {**alias(upstream, "videos", key="EMPTY"), "mode": "observe"}})
+    head = {"authorization": "Bearer sk-of-a-client-0123456789"}
+    assert (
+        served.http.post("/v1/embeddings", json={}, headers=head).json()["headers"]["authorization"]
+        == head["authorization"]
+    )
     assert served.http.get("/v1/videos").json()["headers"]["authorization"] == "Bearer EMPTY"
 
 
@@ -146,6 +172,7 @@ ASKED: dict[str, dict[str, Any]] = {
 def test_a_guarded_answer_that_quotes_our_key_is_masked(
     serve: Serve, endpoint: Held, protocol: str, stream: bool, hold: float
 ) -> None:
+    """A model that was told its key gives it to nobody, judged or not."""
     endpoint.answers = {"key?": [f"It is {KEY}."]}
     served = serve({"upstream": {"url": endpoint.url, "model": "m", "key": KEY}}, stream_hold=hold)
     reply = served.http.post(f"/v1/{protocol}", json={"model": "support", **ASKED[protocol], "stream": stream})
@@ -155,6 +182,7 @@ def test_a_guarded_answer_that_quotes_our_key_is_masked(
 
 
 def test_the_key_of_a_model_that_takes_over_is_masked(serve: Serve, endpoint: Held) -> None:
+    """A fallback has a key of its own, which is no client's either."""
     endpoint.answers = {"key?": [f"It is {KEY}: {letter}" for letter in "abcdef"]}
     upstream = {"url": endpoint.url, "model": "m", "key": KEY}
     more = {"other": {"upstream": upstream, "mode": "observe"}}
@@ -165,6 +193,7 @@ def test_the_key_of_a_model_that_takes_over_is_masked(serve: Serve, endpoint: He
 
 
 def test_nothing_else_passes(serve: Serve, upstream: Upstream) -> None:
+    """A path that generates text, or leads out of a named folder, would go round the gate."""
     served = serve(alias(upstream, "audio/speech", "files", "messages/count_tokens"), more={"other": {
         "upstream": {"url": upstream.url, "model": "m", "key": "k"}, "mode": "observe"}})  # fmt: skip
     for path in (
@@ -198,6 +227,7 @@ def test_stored_responses_pass_to_an_observed_upstream_and_never_to_a_guarded_on
 
 
 def test_a_key_passes_its_models_only_and_several_need_a_name(serve: Serve, upstream: Upstream) -> None:
+    """A client reads no files of a model that its key is not for."""
     (ann, one), (bob, two) = key_named("ann", models=["support"]), key_named("bob")
     more = {"other": {**alias(upstream, "files"), "mode": "observe"}}
     served = serve(alias(upstream, "embeddings"), more=more, keys=[one, two])
