@@ -446,7 +446,7 @@ class GuardedModel(Model):
         for tool in tools:
             assert isinstance(tool, FunctionTool)  # request_bindings refused all others
             passes = tool.name in (*self._gate.artifacts.exempt, ANSWER_TOOL)
-            judged = getattr(getattr(tool.on_invoke_tool, "func", None), "__func__", None) is GuardedModel._run_judged
+            judged = getattr(tool.on_invoke_tool, "func", None) == self._run_judged  # of this guard, and no other's
             if not passes and not judged:
                 raise UsageError(
                     f'tool {tool.name!r} would run held-back calls: under on_abstain="review" make every tool that is '

@@ -163,7 +163,8 @@ class Assessor:
         # Other thresholds of the same procedure judge the same draw anew.
         held_name, name = f"held back by {gates}", f"accepted by {gates}"
         if served is not None:
-            name = f"served {_digest(normal_form(served.comparable))} by {gates}"
+            # An answer that was cut off is another one than the whole answer with the same words.
+            name = f"served {_digest(normal_form(served.comparable))} {served.finish_reason} by {gates}"
         held = yield from _remembered(memory, held_name, text)
         if held is not None and served is None:
             assert held.verdict is not None, "a verdict is remembered"

@@ -40,12 +40,13 @@ class CascadeVerdict(Verdict):
         return any(stage.is_result for stage in self.stages)
 
     def to_metadata(self) -> dict[str, Any]:
-        """Plain JSON without the answers that stages held back, as in `Verdict.to_metadata`."""
+        """Plain JSON without the answers that were held back, as in `Verdict.to_metadata`.
+
+        What a stage accepted may be held after all, by an observer or a switch.
+        """
         whole = {name: getattr(self, name) for name in Verdict.model_fields}
-        return {
-            **Verdict(**whole).to_metadata(),
-            "stages": [verdict.to_metadata() for verdict in self.stages],
-        }
+        shown = [each.to_metadata() if self.accepted else each.without_answers() for each in self.stages]
+        return {**Verdict(**whole).to_metadata(), "stages": shown}
 
 
 class Cascade(GuardedChatModel):

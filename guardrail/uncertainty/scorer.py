@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ from ..foreign_errors import describe_error
 from ..plain_json import canonical_json, sha256_hex
 from ..prompting import PromptWrapping, copies_of
 from ..sampling.background import BackgroundLoop
-from ..sampling.effects import Effect, Steps, arun
+from ..sampling.effects import Effect, Steps
 from ..sampling.follow_ups import SCORE, FollowUp
 from ..sampling.limits import Limit, adopt_limits, current_limits, limits_for_threads, take_slot
 from ..sampling.models import import_named
@@ -52,7 +53,9 @@ GROUP = "acrc_guardrail.scorers"
 TIMEOUT = 30.0
 """Seconds that a score may take by default."""
 THREADS = 64
-"""Threads of a scorer at most, where calls in flight have no limit."""
+"""Calls of a scorer that may hang, where calls in flight have no limit."""
+FREE = Limit(THREADS)
+"""Stands for calls without a limit, which do not wait for each other."""
 TRAINING = "training"
 """Parameter of the spec that holds the training questions. A guard does not compare it."""
 
@@ -182,12 +185,12 @@ class Scorer:
         except GuardrailError as error:  # a slot's text that fits the template in two ways
             raise Missing(Unmeasured.UNREADABLE, str(error)) from error
         limits = current_limits()
-        call = partial(self._within_time, partial(self.function, **arguments), limits[0].n if limits else THREADS)
+        call = partial(self._within_time, partial(self.function, **arguments), limits[0] if limits else None)
         try:
             with ExitStack() as slots:
                 yield take_slot(slots)
                 # One loop for all sync code: clients keep connections, which belong to the loop that opened them.
-                value = yield Effect(lambda: scorer_loop.run(call()), call)
+                value = yield Effect(lambda: scorer_loop.run(_contained(call)), call)
         except Missing:  # too slow, or of a ready-made scorer, which knows the reason
             raise
         except Exception as error:  # the user's code may raise anything; without a number the answer is held back
@@ -196,38 +199,55 @@ class Scorer:
             raise Missing(transport_cause(error) or Unmeasured.JUDGE_FAILED, describe_error(error)) from error
         return _number(value, self.unit)
 
-    async def _within_time(self, call: Callable[[], Any], most: int) -> Any:
-        """The result of the function; a sync one runs in one of at most so many threads of this scorer."""
-        thread = None if self.is_async else await self._thread(call, most)
+    async def _within_time(self, call: Callable[[], Any], limit: Limit | None) -> Any:
+        """The result of the function, a sync one in a thread; ``limit`` is that of the calls in flight here."""
+        thread = None if self.is_async else await self._thread(call, limit)
         try:
             async with asyncio.timeout(self.timeout) as scope:
                 return await (call() if thread is None else asyncio.wrap_future(thread))
         except TimeoutError:
-            if scope.expired():
-                raise Missing(Unmeasured.JUDGE_FAILED, f"no score within {self.timeout:g} s") from None
-            raise  # of the function's own client: a failure of the transport
+            if not scope.expired():
+                raise  # of the function's own client: a failure of the transport
+            if thread is not None and not thread.done():
+                self._running[thread] = None
+            raise Missing(Unmeasured.JUDGE_FAILED, f"no score within {self.timeout:g} s") from None
 
-    async def _thread(self, call: Callable[[], Any], most: int) -> Future[Any]:
+    async def _thread(self, call: Callable[[], Any], limit: Limit | None) -> Future[Any]:
         """The call in a thread, which a time-out leaves behind: threads cannot be stopped.
 
-        Without a limit, a scorer that hangs would leave one behind for every question.
+        A scorer that hangs would leave one behind for every question. So where those that hang, and those under the
+        same limit, are as many as may be in flight, the call waits for one of them to end.
         """
-        limit = self._threads.setdefault(most, Limit(most))
+        most, end = THREADS if limit is None else limit.n, time.monotonic() + self.timeout
+        while len(busy := self._busy(limit)) >= most:
+            ends = [asyncio.wrap_future(each) for each in busy]
+            left = max(0.0, end - time.monotonic())
+            ended, others = await asyncio.wait(ends, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            for each in others:
+                each.cancel()  # stops to wait, and not the thread
+            if not ended:  # no reason to do with the question, so it is not remembered like an abstention
+                said = f"{len(busy)} calls of {self.name} run, and none ended within {self.timeout:g} s"
+                raise Missing(Unmeasured.MODEL_FAILED, said)
         try:
-            async with asyncio.timeout(self.timeout):
-                await arun(limit.acquire())
-        except TimeoutError:
-            # No reason to do with the question, so it is not remembered like an abstention.
-            raise Missing(
-                Unmeasured.MODEL_FAILED, f"{most} calls of {self.name} run, and none ended within {self.timeout:g} s"
-            ) from None
-        thread = _in_thread(call)
-        thread.add_done_callback(lambda _: limit.release())
+            thread = _in_thread(call)
+        except RuntimeError as error:  # the process has no thread left
+            raise Missing(Unmeasured.MODEL_FAILED, f"{self.name} has no thread to run in: {error}") from error
+        self._running[thread] = limit or FREE
+        thread.add_done_callback(lambda done: self._running.pop(done, None))
         return thread
 
+    @property
+    def _running(self) -> dict[Future[Any], Limit | None]:
+        """Calls that run in threads of this process, with their limit; None for those that did not end in time."""
+        return self._by_process.setdefault(os.getpid(), {})  # a forked process has none of the threads
+
+    def _busy(self, limit: Limit | None) -> list[Future[Any]]:
+        """The calls that hang, and those under the same limit."""
+        running = list(self._running.items())
+        return [each for each, of in running if not each.done() and (of is None or of is limit)]
+
     @cached_property
-    def _threads(self) -> dict[int, Limit]:
-        """The limits on threads by their number, which is that of the calls in flight where a question is asked."""
+    def _by_process(self) -> dict[int, dict[Future[Any], Limit | None]]:
         return {}
 
     def _formula(self, evidence: Evidence) -> float:
@@ -382,6 +402,14 @@ def _number(value: Any, unit: Unit) -> float:
     return number
 
 
+async def _contained(call: Callable[[], Any]) -> Any:
+    """The result of a call on the loop of all sync code, which an error that ends programs must not end."""
+    try:
+        return await call()
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"the scorer raised {type(error).__name__}") from error
+
+
 def _in_thread(call: Callable[[], Any]) -> Future[Any]:
     """The call in a daemon thread, within the caller's context: the interpreter does not wait for a hanging call."""
     future: Future[Any] = Future()
@@ -392,8 +420,10 @@ def _in_thread(call: Callable[[], Any]) -> Future[Any]:
     def work() -> None:
         try:
             future.set_result(context.run(call))
-        except BaseException as error:
+        except Exception as error:
             future.set_exception(error)
+        except BaseException as error:  # such as SystemExit, which would end the loop that waits for the thread
+            future.set_exception(RuntimeError(f"the scorer raised {type(error).__name__}"))
 
     threading.Thread(target=work, name="guardrail-scorer", daemon=True).start()
     return future

@@ -223,3 +223,20 @@ def test_thresholds_of_stages_and_outcome_must_agree() -> None:
     first, second = artifact(0.5, 0.5), artifact(0.5, 0.7)
     with pytest.raises(ValidationError, match=r"stage 2 has threshold 0\.5, the outcome says 0\.7"):
         CascadeArtifact.model_validate({**first.model_dump(), "outcome": second.outcome.model_dump()})
+
+
+@pytest.mark.parametrize("path", ["message", "raise"])
+def test_what_a_stage_accepted_and_an_observer_held_is_in_no_metadata(path: Any) -> None:
+    """A database that fails holds the answer back; the stage's own verdict would give it out all the same."""
+
+    def failing(verdict: Any, messages: Any) -> None:
+        raise OSError("the disk is full")
+
+    models = [ScriptedChat(name_of_model=each.name_of_model, default=["Lima"]) for each in (SMALL, LARGE)]
+    system = Cascade(models, artifact=artifact(0.5, 0.5), on_verdict=failing, on_abstain=path)
+    try:
+        said = system.invoke("q?").model_dump_json()
+    except AbstainedError as error:
+        said = f"{error} {error.message}"
+    assert "Lima" not in said
+    assert "Lima" in Cascade(models, artifact=artifact(0.5, 0.5)).invoke("q?").model_dump_json()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from pydantic import ValidationError
 
 from guardrail import Guardrail, Reason, UsageError, Verdict
@@ -17,6 +17,7 @@ from guardrail.artifact import CalibrationScores
 from guardrail.guard.observers import Observers, SafetySwitch
 from guardrail.review import Monitors, ReviewStore
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Sample
 
 SURE, UNSURE, BROKEN = "Capital of France?", "Capital of Atlantis?", "Down?"
 MODEL = ScriptedChat(
@@ -184,3 +185,11 @@ def test_a_drift_monitor_watches_the_same_scores_at_another_alpha(monitors: Moni
 def test_what_cannot_be_called_is_no_observer(given: object) -> None:
     with pytest.raises(UsageError, match=r"on_verdict takes functions .*, got .*monitor\.watch"):
         Observers.of(given)
+
+
+@pytest.mark.parametrize("ends", [("stop", "length"), ("length", "stop")])
+def test_a_served_answer_that_was_cut_off_is_another_than_the_whole_one(ends: tuple[str, str]) -> None:
+    """The one would get the other's verdict: a part would be called good, or a good answer not measured."""
+    guard = guarded()
+    served = [guard.assess_served([HumanMessage(SURE)], Sample(text="Paris", finish_reason=end)) for end in ends]
+    assert [each.accepted for each in served] == [end == "stop" for end in ends]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import numpy as np
@@ -289,6 +293,52 @@ def test_a_scorer_that_hangs_leaves_no_more_threads_than_max_concurrency(asynchr
         if thread.name == "guardrail-scorer":
             thread.join(10)
     assert guard.assess("and now?", config).uncertainty.value == pytest.approx(0.1)
+
+
+def test_callers_with_limits_of_their_own_do_not_wait_for_each_others_scores() -> None:
+    """Each would take the others' healthy calls for hanging ones, and hold good answers back."""
+    all_there = threading.Barrier(3)
+
+    @scorer(version=1, higher="certain", timeout=5)
+    def slow(answer: str) -> float:
+        all_there.wait(4)  # raises unless three calls run at once
+        return 0.9
+
+    guard = Guardrail(model=ScriptedChat(default=["Paris"]), artifact=artifact_of(slow), using={"scorer": slow})
+    with ThreadPoolExecutor(3) as callers:
+        ask = partial(guard.assess, config=RunnableConfig(max_concurrency=1))
+        assert all(verdict.uncertainty.measured for verdict in callers.map(ask, ["a?", "b?", "c?"]))
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_scorer_that_ends_the_program_holds_its_answer_back_and_no_other(error: type[BaseException]) -> None:
+    """It would end the loop of all sync scorers, and every later caller would wait for ever."""
+
+    @scorer(version=1, higher="certain")
+    def leaving(question: str) -> float:
+        if question == "bad?":
+            raise error
+        return 0.9
+
+    guard = Guardrail(model=ScriptedChat(default=["Paris"]), artifact=artifact_of(leaving), using={"scorer": leaving})
+    assert guard.assess("bad?").uncertainty.reason is Unmeasured.JUDGE_FAILED
+    assert guard.assess("good?").uncertainty.measured
+
+
+def test_a_process_without_threads_holds_back_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure says nothing about the question, and takes no place from the next one."""
+
+    @scorer(version=1, higher="certain")
+    def rated(question: str) -> float:
+        return 0.9
+
+    guard = Guardrail(model=ScriptedChat(default=["Paris"]), artifact=artifact_of(rated), using={"scorer": rated})
+    config = RunnableConfig(max_concurrency=1)
+    assert guard.assess("first?", config).uncertainty.measured  # the loop of sync code has its thread
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[Scorer.__module__], "_in_thread", Mock(side_effect=RuntimeError("can't start")))
+        assert guard.assess("q?", config).uncertainty.reason is Unmeasured.MODEL_FAILED
+    assert guard.assess("q?", config).uncertainty.measured
 
 
 async def test_sync_and_async_functions_are_asked_in_sync_and_async_guards() -> None:

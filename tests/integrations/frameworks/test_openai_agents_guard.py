@@ -398,6 +398,16 @@ def test_a_held_call_needs_a_tool_that_waits() -> None:
     assert bank.paid == []
 
 
+def test_a_tool_that_waits_for_another_guard_does_not_wait_for_this_one() -> None:
+    """There the tool is exempt, so the call that is held here would run."""
+    bank = Bank(Scripted(UNSURE), on_abstain="review")
+    fitted = artifact(bank.inner, bindings=bank.bindings, prompt=PromptWrapping(system="Be brief."))
+    other = GuardedModel(bank.inner, fitted, exempt=["pay"], probe="off", on_abstain="review")
+    with pytest.raises(UsageError, match="would run held-back calls"):
+        run(agent(bank.model, tools=[other.tool(bank._tool()), bank.model.answer_tool]), "Pay 5")
+    assert bank.paid == []
+
+
 def test_a_held_call_can_be_given_back_to_the_model() -> None:
     bank = Bank(Scripted(UNSURE, ["I did not pay"]), on_abstain="review", held="retry")
     result = run(bank.agent(), "Pay 5")
