@@ -243,9 +243,21 @@ def _key(record: Record) -> tuple[str, str | None]:
     return record.id, record.answer or ""
 
 
+TORN = b'{"id": '
+"""First bytes of the rows that `append_row` writes, and so of what a kill leaves of one."""
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
 @contextmanager
 def open_label_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file of labels, creating or resuming it, under an exclusive lock; a torn last line is cut off.
+    """Open a file of labels, creating or resuming it, under an exclusive lock; a torn last row is cut off.
 
     Raises:
         UsageError: Another process is writing it, or its name says that it holds something else than JSON lines.
@@ -255,15 +267,20 @@ def open_label_file(path: Path) -> Iterator[IO[bytes]]:
     with exclusive(path):
         create_private(path)
         with path.open("r+b") as stream:
-            whole = stream.read().rpartition(b"\n")[0]  # a line without its end: the writer was killed
-            stream.truncate(len(whole) and len(whole) + 1)
-            stream.flush()
+            before, _, last = stream.read().rpartition(b"\n")
+            ours = last.startswith(TORN) or TORN.startswith(last)
+            if last and ours and not _is_json(last):  # the writer was killed
+                stream.truncate(len(before) and len(before) + 1)
+                stream.flush()
             yield stream
 
 
 def append_row(stream: IO[bytes], row: Mapping[str, Any]) -> None:
-    """Add a line to an open file of labels; it is on disk when this returns."""
-    stream.seek(0, os.SEEK_END)
+    """Add a line to an open file of labels, whose last line may lack its end; it is on disk when this returns."""
+    if stream.seek(0, os.SEEK_END):
+        stream.seek(-1, os.SEEK_END)
+        if stream.read(1) != b"\n":
+            stream.write(b"\n")
     stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
     _sync(stream)
 

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from typer.testing import CliRunner, Result
 
 from calibrate import from_frame
 from calibrate.cli import app
+from calibrate.data.labels import append_row, open_label_file, open_session
 from calibrate.data.records import Record, exclusive, read_records, write_records
 from calibrate.items.answers import needs_label
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError
+from guardrail.errors import RecordError, UsageError
 from guardrail.testing import ScriptedChat
 from tests.calibrate.items.cards import invoices, record_file
 
@@ -405,3 +407,32 @@ def test_an_item_of_a_smaller_cut_labels_only_the_items_that_it_shows(tmp_path: 
             assert right == tuple(True if each else None for each in shown)
             wider += shown.count(False)
     assert wider
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"id":"0","items":{"/total":true}}\n{"id":"1","items":{"/total":false}}',
+        '{"id": "0", "correct": true}',
+        '{"question": "only", "references": ["a"]}',
+        '{"question": "torn',
+    ],
+)
+def test_a_file_that_is_named_for_item_labels_loses_no_line(tmp_path: Path, content: str) -> None:
+    """People type files without an end of the last line, and name the wrong file; none of that is a torn row."""
+    path = tmp_path / "labels.jsonl"
+    path.write_text(content)
+    with suppress(RecordError, UsageError), open_label_file(path):
+        assert path.read_text() == content
+    with suppress(RecordError, UsageError), open_session(path):
+        pass
+    assert path.read_text() == content
+
+
+def test_a_row_goes_behind_a_last_line_without_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text('{"id":"0","items":{}}')
+    with open_label_file(path) as stream:
+        append_row(stream, {"id": "1", "items": {}})
+        append_row(stream, {"id": "2", "items": {}})
+    assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == ["0", "1", "2"]
