@@ -20,7 +20,7 @@ from typing import Any
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.types import is_logprob
 
-__all__ = ["RawRow", "is_plain", "parsed", "read_list", "search", "short"]
+__all__ = ["RawRow", "is_missing", "is_plain", "parsed", "read_list", "search", "short"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,11 @@ class RawRow:
 
 _PATH = re.compile(r"[.\[|&(]")
 """What a name of a column seldom has, and every path into one does."""
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value, or an item of a list, stands for none: null, and NaN as in data frames."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def is_plain(value: object) -> bool:

@@ -297,7 +297,7 @@ def labels_by_hand(file: RecordFile, rows: Iterable[Mapping[str, Any]], name: st
     """Labels that people gave to items, as rows ``{"id": ..., "items": {"/total": true, ...}}``.
 
     A key is the path of a field. null means that nobody decided, which counts as wrong. An answer without a row is not
-    labelled; a row labels every item.
+    labelled; a row labels every item. ``judged`` is the answer that was judged: a row of another answer is not read.
 
     Args:
         file: The records.
@@ -310,15 +310,16 @@ def labels_by_hand(file: RecordFile, rows: Iterable[Mapping[str, Any]], name: st
             label; both are named.
     """
     stored_spec(file)
-    ids = {record.id for record in file.records}
+    answers = {record.id: record.answer or "" for record in file.records}
     labels_of: dict[str, Mapping[str, Any]] = {}
     for row in rows:
         ident, items = str(row.get("id", "")), row.get("items")
-        if ident not in ids:
+        if ident not in answers:
             raise UsageError(f"{name} labels the record {ident!r}, which is not in {file.path}.")
         if not isinstance(items, Mapping):
             raise UsageError(f'{name}: the labels of {ident!r} must be an object, such as {{"/total": true}}.')
-        labels_of[ident] = {**labels_of.get(ident, {}), **items}
+        if row.get("judged") in (None, answers[ident]):  # of another answer, the labels say nothing about this one
+            labels_of[ident] = {**labels_of.get(ident, {}), **items}
     records = [
         record.model_copy(update={"item_labels": _by_hand(record, labels_of.get(record.id), name)})
         for record in file.records

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -15,7 +14,7 @@ from guardrail.judges.json_value import read_json
 
 from ..data.formats.field_map import ColumnMap, ImportSettings
 from ..data.formats.read import Imported, import_rows
-from ..data.row import RawRow, read_list
+from ..data.row import RawRow, is_missing, read_list
 from ..data.rows import Found, open_rows
 
 __all__ = ["import_document_rows", "import_documents"]
@@ -73,7 +72,7 @@ def _with_documents(row: RawRow, columns: ColumnMap, empty: Counter[str]) -> Raw
             cells = cells[0]
         elif len(cells) == 1 and isinstance(cells[0], str) and name == "samples" and cells[0].startswith("["):
             cells = _list(row, columns.of(name)[0], cells[0])
-        documents = [_document(row, name, cell) for cell in cells if not _is_missing(cell) and cell != ""]
+        documents = [_document(row, name, cell) for cell in cells if not is_missing(cell) and cell != ""]
         if name == "samples" and documents and len(documents) < len(cells):
             empty[row.where] = len(cells) - len(documents)
         if documents:
@@ -111,8 +110,3 @@ def _written(row: RawRow, name: str, value: Any) -> str:
             "is no value"
         )
         raise row.fail(name, value, rule) from error
-
-
-def _is_missing(cell: Any) -> bool:
-    """Return whether a cell, or an item of a list of samples, has no value: NaN is a missing one, as in data frames."""
-    return cell is None or (isinstance(cell, float) and math.isnan(cell))

@@ -324,6 +324,8 @@ def _decided(item: Item) -> _Decided:
     if decision is None:
         return _Decided(None, ours)
     edited = () if decision.candidate is None else gated(decision.candidate.tool_calls)
+    if decision.action == "edit" and ours and len(edited) != len(ours):
+        return _Decided("reject", ours)  # a text, or more calls, in place of these: they were wrong
     return _Decided(in_place(decision.action), ours, edited)
 
 

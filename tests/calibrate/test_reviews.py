@@ -11,6 +11,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from scipy import stats
 
+from calibrate.data.record import Record
 from calibrate.data.table import table_of
 from calibrate.fitting import fit
 from calibrate.judging import GateCounts
@@ -27,16 +28,17 @@ from calibrate.reviews import (
     waiting,
 )
 from calibrate.reviews.pool import settled
+from calibrate.reviews.steps import reviews_of_store
 from calibrate.rules.certificate import interval
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
-from guardrail.review import ReviewStore, RiskMonitor, ticket
+from guardrail.review import Candidate, Content, Decision, ReviewStore, RiskMonitor, ticket
 from guardrail.review.hooks import AUDIT_RATE, audit_sample, content_of
 from guardrail.review.monitors import Monitors
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Uncertainty
+from guardrail.types import Sample, SampleSet, ToolCall, Uncertainty
 from tests.calibrate.reviewing import (
     ARTIFACT,
     RATE,
@@ -347,3 +349,26 @@ def test_an_accepted_answer_without_its_rate_is_refused(store: ReviewStore) -> N
     store.enqueue(content_of(verdict_of("a", 0.1), (), kind="audit", metadata={AUDIT_RATE: 0}))
     with pytest.raises(UsageError, match="audit rate"):
         read_reviews(store, [ARTIFACT])
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        Candidate(text="I will not transfer anything."),
+        Candidate(text="", tool_calls=(ToolCall(name="pay", arguments={"to": "a"}),) * 2),
+    ],
+)
+def test_a_call_that_a_person_replaced_by_something_else_was_wrong(tmp_path: Path, instead: Candidate) -> None:
+    """It would be learned as right, and the gate would let such calls through."""
+    call = ToolCall(name="pay", arguments={"to": "a"})
+    drawn = SampleSet(question="q", primary=Sample(text="", tool_calls=(call,)))
+    asked = Record(id="1", question="q", messages=({"role": "user", "content": "q"},), drawn=drawn)
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        shown = Candidate(text="", tool_calls=(call,))
+        store.enqueue(Content(question="q", kind="tool_call", candidate=shown, allowed=("approve", "edit"),
+                              edits="any", verdict={"record": asked.id}))  # fmt: skip
+        claimed = store.claim("ann")
+        assert claimed is not None
+        store.decide(claimed, Decision(action="edit", reviewer="ann", candidate=instead))
+        (step,), _ = reviews_of_store(store, {asked.id: asked})
+    assert step.correct is False

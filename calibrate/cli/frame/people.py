@@ -181,9 +181,8 @@ class ItemSession:
 
     def save(self, record: Record, right: Mapping[str, bool | None]) -> None:
         """Save the labels of an answer by path; they are on disk when this returns."""
-        append_row(
-            self._stream, {"id": record.id, "items": {item.path: right.get(item.path) for item in record.items or ()}}
-        )
+        items = {item.path: right.get(item.path) for item in record.items or ()}
+        append_row(self._stream, {"id": record.id, "items": items, "judged": record.answer or ""})
         self._labelled.add(record.id)
         self._given = []
 
@@ -201,7 +200,9 @@ def _open_items(path: Path, queue: Sequence[Record], cut: float | None) -> Itera
             raise UsageError(
                 f"{path} holds labels of whole answers. Name another file for those of items: --labels FILE."
             )
-        yield ItemSession(queue, stream, {str(row.get("id")) for row in rows}, cut)
+        answers = {record.id: record.answer or "" for record in queue}
+        labelled = {str(row.get("id")) for row in rows if row.get("judged") in (None, answers.get(str(row.get("id"))))}
+        yield ItemSession(queue, stream, labelled, cut)
 
 
 # -- On the review page ------------------------------------------------------------------------------------------------

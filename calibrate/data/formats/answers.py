@@ -12,7 +12,7 @@ from typing import Any
 from guardrail.sampling.replies import is_refusal, stated
 from guardrail.types import LEAST_LOGPROB, Sample, ToolCall, is_logprob
 
-from ..row import RawRow, is_plain, read_list
+from ..row import RawRow, is_missing, is_plain, read_list
 from .field_map import ColumnMap
 
 __all__ = ["Cautions", "Drawn", "loglikelihood", "read_answer", "read_samples", "text_of", "with_end"]
@@ -86,9 +86,10 @@ def read_samples(row: RawRow, columns: ColumnMap, cautions: Cautions) -> list[Dr
         items = read_list(written) or items  # as pandas reads its own lists back from CSV
     if not items:
         raise row.fail(names[0], row.values.get(names[0]), "every row must have its samples, a list of texts")
-    if None in items:
-        cautions.counts["samples are null; they are empty answers, as at run time."] += items.count(None)
-        items = ["" if item is None else item for item in items]
+    empty = sum(is_missing(item) for item in items)
+    if empty:
+        cautions.counts["samples are null; they are empty answers, as at run time."] += empty
+        items = ["" if is_missing(item) else item for item in items]
     logprobs, tokens = (_for_each(row, columns, name, len(items)) for name in ("logprobs", "tokens"))
     return [read_answer(row, names[0], cautions, *each) for each in zip(items, logprobs, tokens, strict=True)]
 

@@ -436,3 +436,22 @@ def test_a_row_goes_behind_a_last_line_without_its_end(tmp_path: Path) -> None:
         append_row(stream, {"id": "1", "items": {}})
         append_row(stream, {"id": "2", "items": {}})
     assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == ["0", "1", "2"]
+
+
+def test_item_labels_belong_to_an_answer(tmp_path: Path) -> None:
+    """After a new collection the label of the old answer would stand for the new one, right or wrong."""
+    first = record_file(tmp_path / "records.jsonl", invoices(2)).records
+    path = tmp_path / "records.jsonl"
+    printed(called("score", path, "--items", "--cap", "4"))
+    arguments = ("label", path, "--items", "--interactive")
+    printed(called(*arguments, typed="y\n" * 8))
+    drawn = first[0].drawn
+    assert drawn is not None
+    assert drawn.primary is not None
+    changed = json.dumps({**json.loads(drawn.primary.text), "total": 1.5})
+    other = drawn.model_copy(update={"primary": drawn.primary.model_copy(update={"text": changed})})
+    file = read_records(path)
+    write_records(path, file.header, [first[0].model_copy(update={"drawn": other}), *file.records[1:]])
+    printed(called("score", path, "--items", "--cap", "4"))
+    printed(called(*arguments, typed="n\n" * 4))
+    assert [labels_of(record) for record in read_records(path).records] == [(False,) * 4, (True,) * 4]

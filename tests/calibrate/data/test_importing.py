@@ -376,6 +376,17 @@ def test_cells_that_are_no_list_are_named(tmp_path: Path, cell: str) -> None:
         import_file(path)
 
 
+def test_samples_that_are_nan_are_empty_and_agree_on_nothing(tmp_path: Path) -> None:
+    """pandas writes NaN where a call failed; as the text "nan" all of them would agree, and look certain."""
+    path = tmp_path / "n.jsonl"
+    path.write_text('{"question": "q", "samples": [NaN, null, NaN]}\n{"question": "r", "samples": ["a", "b", "c"]}\n')
+    imported = import_file(path)
+    drawn = imported.file.records[0].drawn
+    assert drawn is not None
+    assert [sample.text for sample in drawn.samples] == [""] * 3
+    assert any(note.startswith("3 samples are null") for note in imported.notes)
+
+
 def test_a_list_as_text_in_json_is_read_as_a_list_and_said(tmp_path: Path) -> None:
     rows = [{"id": "a", "answer": "9", "references": "['9', 'nine']"}, {"id": "b", "answer": "x", "references": "[1]"}]
     imported = import_file(jsonl(tmp_path / "text.jsonl", rows))
