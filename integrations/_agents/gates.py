@@ -128,13 +128,15 @@ class Judgement:
 class AgentGate:
     """The gate of one agent: its artifacts, its abstention path and its memory.
 
+    The memory of draws and the probe of a model are shared with gates of this model and plan that are made later: made
+    anew for each request, they would draw again until one accepts.
+
     Args:
         artifact: Judges final answers; with the option ``key`` the artifact of a router.
         options: See `GateOptions`.
         calibrated_settings: Call settings that the artifacts' answers were collected with.
         per_run: Whether the guard may be made for each run, as in frameworks whose agents are. Then ``artifact`` judges
-            calls, too, if the option ``tools`` is not given, and the memory of draws and the probe of a model are
-            shared with guards of this model and plan that are made later: they would draw again until one accepts.
+            calls, too, if the option ``tools`` is not given.
 
     Raises:
         UsageError: See `options_of` and `ArtifactSet.by_route`; or the path does not exist, or it asks the same
@@ -170,7 +172,7 @@ class AgentGate:
         refuse_same_guard(self.on_abstain, listed)
         remember = options["remember"]
         self.draws = remember if isinstance(remember, Draws) else Draws(remember)
-        self._shares = per_run and not isinstance(remember, Draws) and not self.artifacts.stand_in
+        self._shares = not isinstance(remember, Draws) and not self.artifacts.stand_in
         self._models: LRU[ModelGate] = LRU(MODELS)
 
     def memory_of(self, model: BaseChatModel, plan: SamplingPlan) -> tuple[Draws, EndpointTrust]:

@@ -202,7 +202,7 @@ def test_a_judge_and_a_fallback_are_under_the_same_limit() -> None:
     taking_over: Any = RunnableLambda(lambda messages: str(noted(messages)))
     agent = agent_of(model, judge=Own(noted), on_abstain=taking_over)
     assert agent.invoke(ASKED, {"max_concurrency": 2})["messages"][-1].text == "False"
-    agent = agent_of(model, judge=Own(noted), on_abstain=taking_over)  # it remembers nothing
+    agent = agent_of(counted(2), judge=Own(noted), on_abstain=taking_over)  # of the first model all is remembered
     asyncio.run(agent.ainvoke(ASKED, {"max_concurrency": 2}))
     assert len(limits) >= 2 * 2  # the judge and the fallback, sync and async
     assert set(limits) == {2, 1}  # the judge's calls, and those inside the one slot of the fallback

@@ -29,6 +29,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from pydantic import ValidationError
 
+from guardrail import AbstainedError
 from guardrail.artifact import ALL_OTHERS, RouterArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTENTION
@@ -44,6 +45,7 @@ from tests.integrations.agents.agent_fakes import (
     artifact_of,
     balance,
     calls,
+    close,
     sending,
     transfer,
 )
@@ -1003,3 +1005,29 @@ async def test_a_held_step_is_an_error_in_no_trace_and_shows_nothing(is_async: b
     assert (span.name, span.status.status_code.name) == ("guardrail.decide", "UNSET")
     assert span.attributes is not None
     assert span.attributes["guardrail.outcome"] == "abstained"
+
+
+def test_a_middleware_that_is_made_for_each_request_draws_a_held_call_once() -> None:
+    """Drawn anew, the call would be held until a draw happens to accept it, and then run."""
+
+    class Wavering(AgentChat):
+        """Unsure at first, and sure when it is asked again."""
+
+        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+            self.steps = (UNSURE if len(self._seen) < 5 else SURE).steps
+            return super()._generate(messages, stop, run_manager, **kwargs)
+
+    ran: list[int] = []
+
+    @tool
+    def transfer(to: str, amount: int) -> str:
+        """Send money."""
+        ran.append(amount)
+        return "sent"
+
+    model = Wavering()
+    for thread in range(2):
+        agent = agent_of(model, gate(model, on_abstain="raise"), [balance, transfer, close])
+        with pytest.raises(AbstainedError):
+            agent.invoke({"messages": "pay bob"}, {"configurable": {"thread_id": str(thread)}})
+    assert (ran, model.made) == ([], 5)
