@@ -119,6 +119,8 @@ def json_document(path: Path, hint: str) -> Any:
         raise RecordError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
     except json.JSONDecodeError as error:
         raise RecordError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. {hint}") from error
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, thousands of brackets
+        raise RecordError(f"{path}: cannot be read as JSON ({error}). {hint}") from error
 
 
 def _jsonl(path: Path) -> Iterator[Found]:
@@ -136,6 +138,9 @@ def _jsonl(path: Path) -> Iterator[Found]:
                 problem = f"{error.msg} at column {error.colno}, near {short(text)}"
                 yield RecordError(f"{where}: not JSON: {problem}. Each line must be one complete JSON object.")
                 continue
+            except (ValueError, RecursionError) as error:  # as in `json_document`
+                yield RecordError(f"{where}: cannot be read as JSON ({error}). Correct the line.")
+                continue
             if isinstance(values, dict):
                 yield RawRow(where, values)
             elif text:
@@ -148,7 +153,8 @@ def _json_rows(path: Path, where: str | None) -> Iterator[Found]:
     if where is not None and isinstance(found, dict):
         found = search(where, found, "--rows")
     if isinstance(found, dict) and isinstance(found.get("columns"), list) and isinstance(found.get("data"), list):
-        found = [dict(zip(found["columns"], cells, strict=False)) for cells in found["data"]]
+        names = [str(name) for name in found["columns"]]
+        found = [dict(zip(names, row, strict=False)) if isinstance(row, list) else row for row in found["data"]]
     if not isinstance(found, list):
         lists = list(_lists(found)) if isinstance(found, dict) else []
         name = "the value there" if where is not None else "the document"
@@ -192,6 +198,8 @@ def _table(path: Path) -> RowSource:
     skipped = header.lower().startswith("sep=")
     if skipped:  # Excel writes and reads such a line
         separator = header.strip()[4:] or "\t"
+        if len(separator) > 1:
+            raise RecordError(f"{path}:1: {header.strip()!r} must name one sign, such as sep=; or sep=,")
     else:
         unquoted = re.sub(r'"[^"]*"', "", header)
         separator = max(_SEPARATORS, key=unquoted.count)
@@ -210,7 +218,12 @@ def _decoded(path: Path) -> tuple[str, str]:
     """The text of a file, and a note if it is not UTF-8."""
     content = path.read_bytes()
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return content.decode("utf-16"), ""
+        try:
+            return content.decode("utf-16"), ""
+        except UnicodeDecodeError as error:
+            raise RecordError(
+                f"{path}: not UTF-16 ({error.reason} at byte {error.start}). Save it as UTF-8."
+            ) from error
     try:
         return content.decode("utf-8-sig"), ""
     except UnicodeDecodeError:

@@ -62,8 +62,10 @@ class People:
             finish([self.labels], f"guardrail review --db {self.store}, and then the same command again")
             return False
         print_line(f"{done} of {total} are labelled or skipped; all of them are in {self.labels}.")
-        command = f"calibrate label {file.typed}{self.flags}"
-        finish([], f"{command}{self.goal} --interactive goes on; {command} --labels {listed([self.labels])} stops here")
+        command, named = f"calibrate label {file.typed}{self.flags}", f" --labels {listed([self.labels])}"
+        usual = self.labels == file.path.with_name(f"{file.path.stem}.labels.jsonl")
+        on = f"{command}{self.goal} --interactive{'' if usual else named}"
+        finish([], f"{on} goes on; {command}{named} stops here")
         return False
 
 

@@ -376,6 +376,30 @@ def test_cells_that_are_no_list_are_named(tmp_path: Path, cell: str) -> None:
         import_file(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            "a.json",
+            b'{"columns": ["question", ["samples"]], "data": [["q", ["a", "b"]]]}',
+            "neither an answer, samples",
+        ),
+        ("b.json", b'{"columns": ["question"], "data": [1]}', "each element must be one object"),
+        ("c.csv", b"sep=ab\nquestion,samples\nq,a|b\n", "must name one sign"),
+        ("d.csv", b"\xff\xfea", "not UTF-16"),
+        ("e.jsonl", b'{"question": "q", "u": ' + b"9" * 5000 + b"}\n", "cannot be read as JSON"),
+        ("f.json", b"[" * 200_000 + b"]" * 200_000, "cannot be read as JSON"),
+    ],
+)
+def test_malformed_files_are_refused_and_end_in_no_traceback(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises((RecordError, UsageError), match=said):
+        import_file(path)
+
+
 def test_samples_that_are_nan_are_empty_and_agree_on_nothing(tmp_path: Path) -> None:
     """pandas writes NaN where a call failed; as the text "nan" all of them would agree, and look certain."""
     path = tmp_path / "n.jsonl"
