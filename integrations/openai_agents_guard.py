@@ -31,12 +31,11 @@ from typing_extensions import Unpack
 from guardrail import CalibrationArtifact
 from guardrail.artifact import RouterArtifact
 from guardrail.errors import UsageError, require
-from guardrail.guard.retry import may_be_retried
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
 from guardrail.specs import identify
 from guardrail.types import Bindings
-from guardrail.verdict import Verdict
+from guardrail.verdict import UnmeasuredError, Verdict
 
 from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.decisions import edit_note
@@ -275,12 +274,13 @@ class GuardedModel(Model):
             await self._model.close()
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        """The inner model's advice, except that a measured abstention is never retried.
+        """The inner model's advice where the transport failed; nothing else is retried.
 
-        Nor is an error of a Runnable or handler as ``on_abstain``, which may follow an abstention. Drawing again until
-        the gate accepts would void the artifact's promise, so the advice is an abort, which no retry policy overrules.
+        A measured abstention is not, nor an error of a Runnable or handler as ``on_abstain``, which may follow one.
+        Drawing again until the gate accepts would void the artifact's promise, so the advice is an abort, which no
+        retry policy overrules.
         """
-        if not may_be_retried(request.error, self._gate.gate.on_abstain):
+        if not isinstance(request.error, UnmeasuredError):
             return ModelRetryAdvice(
                 suggested=False,
                 replay_safety="unsafe",

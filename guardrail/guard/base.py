@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from langchain_core.prompts import ChatPromptTemplate
 
     from ..verdict import Verdict
-    from .retry import Retriable  # which loads LangChain's retries
 
 __all__ = [
     "GuardedChatModel",
@@ -310,49 +309,23 @@ class GuardedChatModel(SteppedChatModel):
             yield result
             result = await anext(results, None)
 
-    def with_retry(
-        self,
-        *,
-        retry_if_exception_type: Retriable = (Exception,),
-        wait_exponential_jitter: bool = True,
-        exponential_jitter_params: Any = None,
-        stop_after_attempt: int = 3,
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        """A guard that is asked again if the transport failed (`UnmeasuredError`).
+    def with_retry(self, **settings: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """A guard that is asked again if the transport failed (`UnmeasuredError`), and after nothing else.
 
-        It is also asked again after an alarm and, under "message" and "raise", after errors other than abstentions.
-
-        Any other abstention is never retried, even if `AbstainedError` is named here: a question is measured once, and
-        drawing again until the gate accepts would void the artifact's promise. Empty, refused, unreadable and unjudged
-        answers are results, too. Errors of a Runnable or handler as ``on_abstain`` are not retried either, because they
-        may come after an abstention; a Runnable can have its own ``with_retry``. With ``on_abstain="message"`` an
-        abstention raises nothing that could be retried.
+        Any other abstention is a result, even if ``retry_if_exception_type`` names it: a question is measured once, and
+        drawing again until the gate accepts would void the artifact's promise. Errors of a Runnable or a handler as
+        ``on_abstain`` may come after an abstention; a Runnable can have its own ``with_retry``. With
+        ``on_abstain="message"`` nothing is raised that could be retried.
 
         A retry around a chain that holds the guard is LangChain's: if it asks within the time of ``remember``, it gets
         the same verdict without another draw. After a failure of the transport only the missing answers are drawn.
 
         Args:
-            retry_if_exception_type: Types, or a function of the error, as in LangChain. It can only narrow the rule
-                above.
-            wait_exponential_jitter: As LangChain's.
-            exponential_jitter_params: As LangChain's.
-            stop_after_attempt: As LangChain's.
+            **settings: Those of LangChain's ``with_retry``; ``retry_if_exception_type`` can only narrow the rule above.
         """
-        from .retry import Retry, may_be_retried
+        from .retry import Retry  # which loads LangChain's retries
 
-        wanted, on_abstain = retry_if_exception_type, getattr(self, "on_abstain", None)
-
-        def retried(error: BaseException) -> bool:
-            named = isinstance(error, wanted) if isinstance(wanted, tuple) else wanted(error)
-            return named and may_be_retried(error, on_abstain)
-
-        return Retry(
-            bound=self,
-            retry_exception_types=retried,
-            wait_exponential_jitter=wait_exponential_jitter,
-            exponential_jitter_params=exponential_jitter_params,
-            max_attempt_number=stop_after_attempt,
-        )
+        return Retry.of(self, **settings)
 
     # -- streaming: one chunk, after the verdict -----------------------------------------------------------------------
 

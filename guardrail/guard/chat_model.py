@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +18,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
 from ..decision import Gate, in_two_stages
-from ..errors import ArtifactMismatchError, ArtifactTamperedError, UsageError
-from ..files import check_version
+from ..errors import ArtifactMismatchError, UsageError
 from ..items.gate import gate_of, released_call
 from ..items.partial import partial_or
 from ..sampling.call_settings import check_settings
@@ -41,9 +39,6 @@ from .observers import Observers
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 
 __all__ = ["Guardrail"]
-
-FORMAT = "acrc-guardrail/guard/1"
-"""Format of a guard's configuration."""
 
 
 class Guardrail(GuardedChatModel):
@@ -294,69 +289,6 @@ class Guardrail(GuardedChatModel):
         parser = partial_or(parser_of(schema, method), schema)
         return structured(bound, parser, include_raw=include_raw)
 
-    # -- configuration -------------------------------------------------------------------------------------------------
-
-    @classmethod
-    def _plain(cls) -> list[str]:
-        """The settings that JSON can hold, unless their value is an object."""
-        left_out = {*BaseChatModel.model_fields, "model", "artifact", "using", "on_verdict"}
-        return [name for name in cls.model_fields if name not in left_out]
-
-    def to_config(self, *, artifact: str | Path | None = None) -> dict[str, Any]:
-        """The guard's settings as a dict for JSON: no pickle, no secret, no model.
-
-        Args:
-            artifact: Path to write instead of the artifact's content; its digest is kept and checked on the way back.
-
-        Returns:
-            "format", "model" (its identity), "artifact", "settings", and "needs": what JSON cannot hold (a Runnable, a
-            handler, a judge object) and has to be given to `from_config` again.
-        """
-        values = {name: getattr(self, name) for name in self._plain()}
-        settings = {
-            name: value
-            for name, value in values.items()
-            if value is None or isinstance(value, str | int | float | tuple)
-        }
-        needs = [*(values.keys() - settings.keys()), *(name for name in ("using", "on_verdict") if getattr(self, name))]
-        own = self.artifact
-        stored: dict[str, Any] = {"path": str(artifact)} if artifact is not None else {"content": own.content}
-        identity = own.model.model_dump(mode="json")
-        config = {"format": FORMAT, "model": identity, "artifact": {"digest": own.digest, **stored}}
-        plain: dict[str, Any] = json.loads(
-            json.dumps({**config, "settings": settings, "needs": sorted(needs)}, allow_nan=False)
-        )
-        return plain
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], *, model: BaseChatModel | str, **given: Any) -> Self:
-        """A guard from `to_config`'s dict.
-
-        Args:
-            config: The dict.
-            model: The chat model, or a text that names it.
-            **given: Settings that replace those of the dict, and the objects it "needs".
-
-        Raises:
-            UsageError: Not such a dict, or an object it needs was not given.
-            ArtifactError: The artifact differs from the stored one, or does not fit the model.
-        """
-        version = config.get("format")
-        if not isinstance(version, str) or not version.startswith(FORMAT.rstrip("0123456789")):
-            raise UsageError(f"config has the format {version!r}; this library reads {FORMAT!r} (to_config()).")
-        check_version(version, FORMAT, "config", "write it again with this version's to_config()")
-        missing = sorted(set(config.get("needs", ())) - given.keys())
-        if missing:
-            raise UsageError(
-                f"this guard was configured with objects that are not JSON: give {', '.join(missing)} again, e.g. "
-                f"Guardrail.from_config(config, model=..., {missing[0]}=...)."
-            )
-        settings = config.get("settings", {})
-        if unknown := sorted(set(settings) - set(cls._plain())):
-            raise UsageError(f"config has unknown settings {unknown}; known are {', '.join(cls._plain())}.")
-        artifact = _stored_artifact(config.get("artifact", {}))
-        return cls(**{"model": model, "artifact": artifact, **settings, **given})
-
     # -- LangChain plumbing ------------------------------------------------------------------------------------------
 
     @property
@@ -374,19 +306,3 @@ class Guardrail(GuardedChatModel):
 def _always(gates: Mapping[str, Gate], candidate: Sample | None) -> Mapping[str, Gate]:
     """These gates, for every candidate."""
     return gates
-
-
-def _stored_artifact(stored: Mapping[str, Any]) -> CalibrationArtifact:
-    if "path" in stored:
-        artifact = CalibrationArtifact.load(stored["path"])
-    elif isinstance(stored.get("content"), Mapping):
-        content = {**stored["content"], "digest": stored.get("digest")}
-        artifact = CalibrationArtifact._from_content(content, "config")
-    else:
-        raise UsageError('config["artifact"] has neither a path nor a content; write it with to_config().')
-    if artifact.digest != stored.get("digest"):
-        raise ArtifactTamperedError(
-            f"the artifact at {stored.get('path')} is {artifact.digest}, but the config was written for "
-            f"{stored.get('digest')}. Put that file back, or write the config again."
-        )
-    return artifact

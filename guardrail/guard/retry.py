@@ -1,15 +1,13 @@
 """Retries around a guard (`GuardedChatModel.with_retry`): only failures of the transport may be retried.
 
-Every other abstention is a result. Drawing again after an abstention ends when a wrong answer happens to look certain;
-the retries then determine the error rate among answers, not the calibration. The same holds for empty, refused,
-unreadable and unjudged answers, which come with certain questions. Retries that this file cannot see get the verdict
-again from `guardrail.sampling.draws.Draws`.
+Drawing again after any other abstention ends when a wrong answer happens to look certain; the retries then determine
+the error rate among answers, not the calibration. Retries that this file cannot see get the verdict again from
+`guardrail.sampling.draws.Draws`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage
@@ -17,25 +15,9 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.retry import RunnableRetry
 
 from ..sampling.limits import bounded, limit_of
-from ..verdict import AbstainedError
+from ..verdict import UnmeasuredError
 
-__all__ = ["Retriable", "Retry", "may_be_retried"]
-
-
-Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
-"""Types of exceptions, or a function that returns True for those to retry."""
-
-
-def may_be_retried(error: BaseException, on_abstain: Any) -> bool:
-    """Whether a guard that raised this may be asked again.
-
-    Args:
-        error: The error that it raised.
-        on_abstain: The guard's setting. Any error of a Runnable or a handler may come after a measured abstention.
-    """
-    if not isinstance(on_abstain, str):
-        return False
-    return not (isinstance(error, AbstainedError) and error.verdict.is_result)
+__all__ = ["Retry"]
 
 
 class Retry(RunnableRetry[LanguageModelInput, AIMessage]):  # type: ignore[no-redef]
@@ -44,6 +26,24 @@ class Retry(RunnableRetry[LanguageModelInput, AIMessage]):  # type: ignore[no-re
     LangChain's own batch repeats every failed question if the first of them may be repeated, and may give one question
     the answer to another (langchain-core 1.7 and 1.8).
     """
+
+    @classmethod
+    def of(
+        cls,
+        guard: Runnable[LanguageModelInput, AIMessage],
+        *,
+        retry_if_exception_type: Any = (Exception,),
+        stop_after_attempt: int = 3,
+        **settings: Any,
+    ) -> Self:
+        """The guard with the arguments of LangChain's ``with_retry``."""
+
+        def lost(error: BaseException) -> bool:
+            wanted = retry_if_exception_type
+            named = isinstance(error, wanted) if isinstance(wanted, tuple) else wanted(error)
+            return named and isinstance(error, UnmeasuredError)
+
+        return cls(bound=guard, retry_exception_types=lost, max_attempt_number=stop_after_attempt, **settings)
 
     def batch(self, inputs: list[LanguageModelInput], config: Any = None, **kwargs: Any) -> list[AIMessage]:
         """`invoke` for several inputs at once, under one common limit."""

@@ -27,7 +27,6 @@ from calibrate.ledger import Ledger
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact
 from guardrail.files import Persisted
 from guardrail.guard.assess import Remembered
-from guardrail.guard.chat_model import Guardrail
 from guardrail.judges import EntailmentScores, Judge, JudgeSpec, Similarity
 from guardrail.judges.cache import PairCache, cached
 from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore
@@ -88,13 +87,6 @@ def printed(kind: type[Frozen]) -> Write:
         target.write_text(text + "\n", encoding="utf-8")
 
     return write
-
-
-def write_guard(_: Path, target: Path) -> None:
-    chat, words = model("Goethe"), "Ask again."
-    stored = FOLDER / "artifact.json"
-    guard = Guardrail(model=chat, artifact=stored, on_abstain="raise", abstain_message=words, max_concurrency=3)
-    _write(target, guard.to_config())
 
 
 def write_interrupt(_: Path, target: Path) -> None:
@@ -238,7 +230,6 @@ REWRITE: dict[str, Write] = {
     "cascade.json": artifact(CascadeArtifact),
     "router.json": artifact(RouterArtifact),
     "candidates.json": artifact(CandidateRule),
-    "guard.json": write_guard,
     "records.jsonl": write_file_of_records,
     "labels.jsonl": write_labels,
     "records.ledger.jsonl": write_ledger,

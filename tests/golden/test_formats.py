@@ -24,7 +24,7 @@ from calibrate.ledger import Ledger, Line
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, Spent
 from guardrail.bindings import read_bindings
-from guardrail.errors import ArtifactTamperedError, GuardrailError
+from guardrail.errors import GuardrailError
 from guardrail.guard.assess import Remembered
 from guardrail.items.spec import ItemScores, ItemsSpec
 from guardrail.judges import EntailmentScores
@@ -36,10 +36,9 @@ from guardrail.review.web.accounts import Accounts
 from guardrail.sampling.draws import Draw, Draws
 from guardrail.sampling.effects import run
 from guardrail.specs import EstimatorSpec
-from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, ToolCall, Unmeasured
 from guardrail.uncertainty.combine import Parts
-from guardrail.verdict import AbstainedError, Reason
+from guardrail.verdict import Reason
 from integrations._agents.decisions import released
 from integrations._agents.held import MessageNote, unpack
 from integrations._agents.verdicts import VerdictStore
@@ -111,7 +110,6 @@ VERSIONS = [
     Version("artifact-items.json", '"schema_version": 1', CalibrationArtifact.load),
     Version("cascade.json", '"schema_version": 1', CascadeArtifact.load),
     Version("candidates.json", '"schema_version": 1', CandidateRule.load),
-    Version("guard.json", '"acrc-guardrail/guard/1"', lambda path: Guardrail.from_config(content(path), model=model())),
     Version("records.jsonl", '"format": 1', lambda path: read_records(path).records),
     Version("records.ledger.jsonl", '"format":1', lambda path: Ledger([path.with_name("records.jsonl")]).enter([])),
     Version("note.packed", "acrc-guardrail/1", lambda path: unpack(path.read_text(encoding="utf-8"))),
@@ -181,19 +179,6 @@ def test_the_candidate_rule_selects_what_it_was_fitted_to_show() -> None:
     candidates = rule.select(note.held.verdict)
     assert candidates is not None
     assert (candidates.answers, candidates.attained, candidates.epsilon) == ((("Goethe", 0.75),), True, 0.25)
-
-
-def test_the_configuration_makes_the_same_guard_again() -> None:
-    config = plain("guard.json")
-    guard = Guardrail.from_config(config, model=model("Goethe or perhaps Schiller"))
-    assert (guard.on_abstain, guard.max_concurrency, guard.artifact) == ("raise", 3, STORED)
-    assert guard.invoke(QUESTION).content == "Goethe or perhaps Schiller"
-    unsure = ScriptedChat(script={QUESTION: ["Schiller"]}, probability=0.25, name_of_model="small")
-    with pytest.raises(AbstainedError):
-        Guardrail.from_config(config, model=unsure).invoke(QUESTION)
-    config["artifact"]["content"]["outcome"]["threshold"] = 0.5
-    with pytest.raises(ArtifactTamperedError):
-        Guardrail.from_config(config, model=model("Goethe"))
 
 
 def test_a_draw_of_another_process_is_continued_and_its_verdict_stands() -> None:
