@@ -448,21 +448,20 @@ async def cancellations(share: float, seed: int) -> Attempts:
 async def _leaving(attempts: Attempts, share: float, chance: random.Random) -> None:
     """Clients of a gateway leave, and come back with the same question."""
     with serving(Endpoint()) as endpoint:
-        for mode in ("finish", "cancel"):
-            async with gateway(endpoint, 0.0, on_disconnect=mode) as (served, client):
-                for number in range(int(300 * share)):
-                    question, before = f"{mode} {number}", endpoint.requests
-                    endpoint.answers = {question: NAMES}
-                    for _ in range(tries := chance.randrange(1, 4)):
-                        await _left(served, body_of(PATHS[0], question), chance.random() * 0.02)
-                        attempts.add(f"left, {mode}", question)
-                    reply = await client.post(f"/{PATHS[0]}", json=body_of(PATHS[0], question))
-                    drawn = endpoint.requests - before
-                    found = "" if reply.json().get("guardrail", {}).get("abstained") else f"answered {reply.text}"
-                    found = "drawn again" if drawn > (N + 1) * (1 if mode == "finish" else 1 + tries) else found
-                    found = "still counted" if served.room.busy.total() or served._repeats.clients else found
-                    if found:
-                        attempts.findings.append(f"{found}: {question}, {drawn} requests after {tries} that left")
+        async with gateway(endpoint, 0.0) as (served, client):
+            for number in range(int(300 * share)):
+                question, before = f"question {number}", endpoint.requests
+                endpoint.answers = {question: NAMES}
+                for _ in range(tries := chance.randrange(1, 4)):
+                    await _left(served, body_of(PATHS[0], question), chance.random() * 0.02)
+                    attempts.add("left", question)
+                reply = await client.post(f"/{PATHS[0]}", json=body_of(PATHS[0], question))
+                drawn = endpoint.requests - before
+                found = "" if reply.json().get("guardrail", {}).get("abstained") else f"answered {reply.text}"
+                found = "drawn again" if drawn > N + 1 else found
+                found = "still counted" if served.room.busy.total() or served._repeats.current else found
+                if found:
+                    attempts.findings.append(f"{found}: {question}, {drawn} requests after {tries} that left")
 
 
 async def _left(served: Gateway, body: Mapping[str, Any], after: float) -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -207,35 +206,18 @@ class InFlight:
     """
 
     def __init__(self) -> None:
-        self._current: dict[str, asyncio.Task[Result]] = {}
-        self.clients: dict[asyncio.Task[Result], int] = {}
-        """Number of clients that wait for each running task."""
+        self.current: dict[str, asyncio.Task[Result]] = {}
 
     def get(self, key: str, start: Callable[[], Coroutine[Any, Any, Result]]) -> asyncio.Task[Result]:
-        """A task for a request, running or new; only equal requests share a key. The caller is one of its clients."""
-        task = self._current.get(key)
-        if task is None or task.cancelling():
-            task = self._current[key] = asyncio.get_running_loop().create_task(start())
-            self.clients[task] = 0
-            task.add_done_callback(partial(self._ended, key))
-        self.clients[task] += 1
-        return task
-
-    def _ended(self, key: str, task: asyncio.Task[Result]) -> None:
-        del self.clients[task]
-        if self._current.get(key) is task:  # not what began after its cancellation
-            del self._current[key]
-
-    def leave(self, task: asyncio.Task[Result], *, cancel: bool) -> None:
-        """Count a client off that has its reply or is gone; with ``cancel``, stop a task that nobody waits for."""
-        if task in self.clients:
-            self.clients[task] -= 1
-            if cancel and not self.clients[task]:
-                task.cancel()
+        """A task for a request, running or new; only equal requests share a key."""
+        if key not in self.current:
+            task = self.current[key] = asyncio.get_running_loop().create_task(start())
+            task.add_done_callback(lambda _: self.current.pop(key))
+        return self.current[key]
 
     async def stop(self, seconds: float) -> None:
         """Let what runs finish for so long, then cancel it."""
-        if running := [*self.clients]:
+        if running := [*self.current.values()]:
             await asyncio.wait(running, timeout=seconds)
         for task in running:
             task.cancel()

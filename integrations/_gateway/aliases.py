@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -42,9 +42,9 @@ from .errors import ApiError
 from .forwarding import Forwarding, Mask
 from .health import Health
 from .metrics import Metrics
-from .requests import ChatRequest
+from .requests import Asked
 
-__all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
+__all__ = ["ALIAS", "CREDENTIALS", "ServedAlias"]
 
 ALIAS = "gateway_model"
 """Metadata of a ticket: the model that the client asked for. A key reads the tickets of its models."""
@@ -53,23 +53,8 @@ SECRET = 16
 CREDENTIALS = 256
 """Number of upstream keys for which guards are kept; each guard has its connections and its probe."""
 log = logging.getLogger("guardrail")
-_asked: ContextVar[tuple[str, str, str | None]] = ContextVar("guardrail_gateway_asked")
-"""The alias that the client asked for, the digest of its request, and the route of its key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """A request, and who sends it."""
-
-    chat: ChatRequest
-    credential: str | None
-    """Key for the upstream; None for the key in the configuration."""
-    route: str | None
-    """Route of the client's key."""
-    digest: str
-    """Digest of request and client, equal when the client repeats it."""
-    whole: bool
-    """Whether the client takes no part of an answer: all of it or an abstention."""
+_asked: ContextVar[Asked] = ContextVar("guardrail_gateway_asked")
+"""What is answered here; every question runs in a task, so in its own context."""
 
 
 class ServedAlias:
@@ -232,7 +217,7 @@ class ServedAlias:
 
     def _route_of(self, messages: Any) -> str | None:
         """The group of a question: that of the client's key, or what the operator's function says."""
-        route = _asked.get()[2]
+        route = _asked.get().question.route
         return route if route is not None or self._route is None else self._route(messages)
 
     def _on_abstain(self) -> Any:
@@ -247,8 +232,8 @@ class ServedAlias:
             # repetition of a request gets the same ticket.
             return ticket(
                 self._store,
-                metadata=lambda *_: {ALIAS: _asked.get()[0]},
-                key=lambda *_: self._draws.add(f"ticket of {self.name}: {_asked.get()[1]}", uuid4().hex),
+                metadata=lambda *_: {ALIAS: _asked.get().model},
+                key=lambda *_: self._draws.add(f"ticket of {self.name}: {_asked.get().digest}", uuid4().hex),
             )
         return "raise" if config.on_abstain == "error" else "message"
 
@@ -274,13 +259,13 @@ class ServedAlias:
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    async def answer(self, asking: Asking) -> GuardReply | ApiError:
-        """The guard's answer to a request."""
-        config, request = self.config, asking.chat
+    async def answer(self, asked: Asked) -> GuardReply | ApiError:
+        """The guard's answer to a question."""
+        config, request = self.config, asked.chat
         message: AIMessage
-        _asked.set((self.name, asking.digest, asking.route))  # every question runs in a task, so in its own context
+        _asked.set(asked)
         try:
-            message = await self.guard(asking.credential).ainvoke(list(request.messages), **request.call)
+            message = await self.guard(asked.question.credential).ainvoke(list(request.messages), **request.call)
         except AbstainedError as error:  # under "message", too, if the caller would take a text for an answer
             if config.on_abstain == "error":
                 return failure(error.verdict.to_metadata(), error.message, self.down)
@@ -298,7 +283,7 @@ class ServedAlias:
         verdict = message.response_metadata["guardrail"]
         answer = GuardReply.of(message, verdict, shape=config.finish_reason)
         if answer.verdict.passes:
-            return all_or_nothing(answer) if asking.whole else answer
+            return all_or_nothing(answer) if asked.whole else answer
         if not answer.abstained:
             return replace(answer, fallback=config.fallback)
         if answer.ticket is None and answer.verdict.reason is Reason.UNMEASURED and not is_settled(verdict):

@@ -8,12 +8,12 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 from guardrail.errors import GuardrailError, require
@@ -34,8 +34,8 @@ from .admission import (
     read_body,
     refuse_other_types,
 )
-from .aliases import ALIAS, Asking, ServedAlias
-from .answers import CHAT, GuardReply, completion, headers_of
+from .aliases import ALIAS, ServedAlias
+from .answers import CHAT, completion, headers_of
 from .config import Config, Key, load_config
 from .errors import DOWN, FAULTS, ApiError, invalid, unavailable
 from .forwarding import CutError, Mask, passed_name
@@ -44,7 +44,7 @@ from .litellm_api import GUARDRAIL, PATH, call_of, is_answer, prompt_of, unknown
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
-from .requests import ChatRequest, Dialect, read_request
+from .requests import Asked, Dialect, Question, read_request
 from .responses import RESPONSES
 
 orjson = require("orjson", extra="serve")
@@ -56,8 +56,8 @@ __all__ = ["Gateway"]
 DIALECTS = {f"/v1/{dialect.path}": dialect for dialect in (CHAT, RESPONSES, MESSAGES)} | {PATH: GUARDRAIL}
 """The protocols that have the gate behind them, by path."""
 MODELS = "/v1/models"
-OBSERVED, RELOAD, TICKETS = "/guardrail/v1/observed", "/guardrail/v1/reload", "/guardrail/v1/tickets/"
-ROUTES = frozenset({*DIALECTS, MODELS, OBSERVED, RELOAD, TICKETS, "/metrics", "/healthz", "/readyz"})
+OBSERVED, TICKETS = "/guardrail/v1/observed", "/guardrail/v1/tickets/"
+ROUTES = frozenset({*DIALECTS, MODELS, OBSERVED, TICKETS, "/metrics", "/healthz", "/readyz"})
 LOOKS = 3
 """Tickets looked up at once, fewer than a loop has threads: questions need some for the store, too."""
 TICK = 1.0
@@ -84,8 +84,6 @@ class Exchange:
     """The request's id."""
     key: Key | None = None
     mask: Mask = field(default_factory=lambda: Mask(()))
-    over: ExitStack = field(default_factory=ExitStack)
-    """Closes when the response is over, however it ended."""
 
 
 class Gateway:
@@ -105,7 +103,7 @@ class Gateway:
         self.metrics = Metrics(lambda: self._draws.evicted)
         self.health = Health()
         self._stops_at: float | None = None
-        self._stale: str | None = None
+        self._stale = False
         self._started = int(time.time())
         self._store: Any = None
         self._store_errors: tuple[type[Exception], ...] = ()
@@ -125,8 +123,6 @@ class Gateway:
             aliases[name] = fresh
             if name not in former:
                 continue
-            if (canary := former[name].canary) is not None and fresh.canary is not None:
-                fresh.canary.take_over(canary)
             # An alias that did not change keeps its connections and its probe.
             if former[name].is_same(fresh) and self.health.fault(name) in (None, DOWN):
                 aliases[name] = former[name]
@@ -172,7 +168,7 @@ class Gateway:
         Returns:
             Whether it succeeded. Otherwise the former configuration stays, as log, ``/readyz`` and a metric say.
         """
-        self._stale = None
+        self._stale = False
         try:
             config = self.config if self._path is None else load_config(self._path)
             address = {"host": self.config.host, "port": self.config.port}
@@ -181,12 +177,12 @@ class Gateway:
         except Exception as error:  # a fault in a file must not stop a running gateway
             why = error if isinstance(error, GuardrailError) else type(error).__name__
             log.error("guardrail serve: not reloaded; the former configuration stays: %s", why)
-            self._stale = str(why)
+            self._stale = True
         else:
             served = (f"{name} ({alias.described})" for name, alias in self.aliases.items())
             news.info("guardrail serve: reloaded: %s", "; ".join(served))
-        self.metrics.show("configuration_stale", self._stale is not None)
-        return self._stale is None
+        self.metrics.show("configuration_stale", self._stale)
+        return not self._stale
 
     # -- ASGI ----------------------------------------------------------------------------------------------------------
 
@@ -224,7 +220,6 @@ class Gateway:
         except CutError:
             pass  # the server closes the connection of an incomplete reply
         finally:
-            exchange.over.close()
             path = TICKETS if scope["path"].startswith(TICKETS) else scope["path"]
             self.metrics.count("http_requests", path if path in ROUTES else "other", f"{status // 100}xx")
 
@@ -287,8 +282,6 @@ class Gateway:
         if method == "GET" and path == OBSERVED:
             counts = {name: alias.summary() for name, alias in self.observing.items() if may_use(key, name)}
             return _responses.JSONResponse(counts)
-        if method == "GET" and path == RELOAD:
-            return _responses.JSONResponse({"stale": self._stale is not None, "reason": self._stale})
         if method == "GET" and path.startswith(TICKETS) and self._store is not None:
             async with self._looks:
                 return await asyncio.to_thread(self._ticket, request, path.removeprefix(TICKETS))
@@ -314,7 +307,7 @@ class Gateway:
             {
                 "ready": not reasons,
                 "reasons": reasons,
-                "stale": self._stale is not None,
+                "stale": self._stale,
                 "promises": {name: alias.promises for name, alias in shown.items() if alias.promises},
                 "warnings": {name: listed for name, listed in lines.items() if listed},
             },
@@ -413,15 +406,17 @@ class Gateway:
             body = {**prompt, "sent": body}
         alias = self._alias(body["model"], key)
         credential = credential_of(alias.upstream, key, headers)
+        question = Question(request.gateway.number, body, len(content), dialect, key, credential, headers)
         if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
-            response = await observing.respond(request, content, body, credential, dialect)
+            response = await observing.respond(question, content)
             request.gateway.mask = alias.mask(credential, response.status_code)
             return response
         request.gateway.mask = alias.mask(credential)
         if alias.plan is None or not alias.guarded:
             raise invalid("model", f"{alias.name!r} only observes. Name one that guards.", "not_guarded")
         self._refuse_long(content)
-        return await self._guarded(request, content, body, alias, credential, dialect)
+        asked = await self._reader.read(content, partial(self._read, alias, question))
+        return await self._guarded(request, alias, asked)
 
     def _refuse_long(self, content: bytes) -> None:
         if len(content) > (most := self.config.max_guarded_body):
@@ -429,54 +424,41 @@ class Gateway:
             way_out = "Shorten it, or ask the operator to raise 'max_guarded_body' in the configuration."
             raise ApiError(413, f"{long} {way_out}", "request_too_large")
 
-    async def _guarded(
-        self,
-        request: Any,
-        content: bytes,
-        body: Mapping[str, Any],
-        alias: ServedAlias,
-        credential: str | None,
-        dialect: Dialect,
-    ) -> Any:
+    async def _guarded(self, request: Any, alias: ServedAlias, asked: Asked) -> Any:
         """The response to a question for a guard, as soon as there is one or the client is gone."""
-        exchange, key, headers = request.gateway, request.gateway.key, request.headers
-        chat, meaning = await self._reader.read(content, partial(self._read, alias, body, dialect))
-        items = headers.get("x-guardrail-items")
-        if items not in (None, "all"):  # a client that misspells it must not get a part of an answer
-            rule = f"The header x-guardrail-items is 'all' or absent, got {items!r}."
-            raise ApiError(400, rule, "unknown_items", "x-guardrail-items")
-        # An answer belongs to one client, credential and upstream: no other request may join.
-        upstreams = [(upstream.url, upstream.model) for upstream in alias.config.upstream]
-        name, route = (None, None) if key is None else (key.name, key.route)
-        who = (name, credential, route, items, headers.get("idempotency-key"), meaning, upstreams)
-        digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
-        asking = Asking(chat, credential, route, digest, whole=items == "all")
-        task = self._repeats.get(digest, partial(self._measured, alias, asking, key))
-        exchange.over.callback(self._repeats.leave, task, cancel=alias.config.on_disconnect == "cancel")
-        asked = Asked(chat, body, dialect, exchange.number, alias.name)
+        task = self._repeats.get(asked.digest, partial(self._measured, alias, asked))
         disconnected = asyncio.ensure_future(request.receive())  # after the body, nothing else comes
         try:
-            hold = self.config.stream_hold if chat.stream else None
+            hold = self.config.stream_hold if asked.chat.stream else None
             await asyncio.wait({task, disconnected}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
         finally:
             disconnected.cancel()
         if task.done():
-            return asked.response(_result(task))
+            return response_of(asked, _result(task))
         if disconnected.done():
             return LEFT
         frames = _late_frames(task, asked)
         return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=STREAMED)
 
-    def _read(self, alias: ServedAlias, body: Mapping[str, Any], dialect: Dialect) -> tuple[ChatRequest, str]:
-        """A request for the guard, and a digest that requests of the same meaning share."""
-        config, plan = alias.config, alias.plan
+    def _read(self, alias: ServedAlias, question: Question) -> Asked:
+        """A question for the guard, with a digest that the client's requests of the same meaning share."""
+        config, plan, dialect = alias.config, alias.plan, question.dialect
         assert plan is not None, "a guarded alias has an artifact"
-        asked = dialect.read({name: value for name, value in body.items() if name not in config.ignore}, plan)
+        fields = dialect.read({name: value for name, value in question.body.items() if name not in config.ignore}, plan)
         try:
-            chat = read_request(asked, plan, config, mandatory=dialect.mandatory)
+            chat = read_request(fields, plan, config, mandatory=dialect.mandatory)
         except ApiError as error:
             raise dialect.spelled(error) from error
-        return chat, hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        items = question.headers.get("x-guardrail-items")
+        if items not in (None, "all"):  # a client that misspells it must not get a part of an answer
+            rule = f"The header x-guardrail-items is 'all' or absent, got {items!r}."
+            raise ApiError(400, rule, "unknown_items", "x-guardrail-items")
+        meaning = hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        # An answer belongs to one client, credential and upstream: no other request may join.
+        upstreams = [(upstream.url, upstream.model) for upstream in config.upstream]
+        client = None if question.key is None else question.key.name
+        who = (client, question.credential, question.route, items, question.repetition, meaning, upstreams)
+        return Asked(question, chat, alias.name, sha256_hex(repr(who).encode("utf-8", "surrogatepass")), items == "all")
 
     def _prompt_of(self, payload: Mapping[str, Any], key: Key | None, model: str | None) -> dict[str, Any] | None:
         """The prompt whose answer a proxy asks about; None if it sends the prompt, which is remembered."""
@@ -491,12 +473,12 @@ class Gateway:
             raise ApiError(400, "Another prompt has this litellm_call_id.", "call_not_unique", "litellm_call_id")
         return None
 
-    async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
+    async def _measured(self, alias: ServedAlias, asked: Asked) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
         try:
-            with self.room.taken(key):
-                result = await alias.answer(asking)
-            self._note(alias, asking, result)
+            with self.room.taken(asked.question.key):
+                result = await alias.answer(asked)
+            self._note(alias, asked.question, result)
             return result
         except ApiError as error:
             return error
@@ -505,7 +487,7 @@ class Gateway:
         except Exception as error:
             return failed(alias.name, error)
 
-    def _note(self, alias: ServedAlias, asking: Asking, result: Result) -> None:
+    def _note(self, alias: ServedAlias, question: Question, result: Result) -> None:
         """Report what a result says about the upstream and the store."""
         if not isinstance(result, ApiError):
             self.health.recover(alias.name)
@@ -513,7 +495,7 @@ class Gateway:
             detail = result.verdict.uncertainty.detail
             cause = FAULTS[result.code].cause.format(detail=detail, hint=alias.upstream.hint, since=alias.down)
             # A client's own key says nothing about the others.
-            report = self.health.fail if asking.credential is None else self.health.warn
+            report = self.health.fail if question.credential is None else self.health.warn
             report(alias.name, result.code, cause, at=f" ({alias.upstream.url})")
 
     def _unreachable(self, error: BaseException) -> ApiError:
@@ -530,7 +512,7 @@ async def _late_frames(task: asyncio.Task[Result], asked: Asked) -> AsyncIterato
     while not task.done():
         yield b": keep-alive\n\n"
         await asyncio.wait({task}, timeout=KEEP_ALIVE)
-    yield asked.frames(_result(task))
+    yield frames_of(asked, _result(task))
 
 
 def _not_served(path: str, method: str) -> ApiError:
@@ -547,46 +529,39 @@ def _no_model(name: str) -> ApiError:
 # -- Replies and errors as HTTP responses, whole or as a stream of events ----------------------------------------------
 
 
-class Asked(NamedTuple):
-    """A client's question, in the form in which its reply is sent."""
+def response_of(asked: Asked, result: Result) -> Any:
+    """The response to a question, with a status of its own."""
+    sent, headers = _spelled(asked, result)
+    if isinstance(sent, ApiError):
+        return error_response(sent, asked.question.dialect)
+    if not asked.chat.stream:
+        return _responses.JSONResponse(sent, headers=headers)
+    events = _frames(asked.question.dialect.events(sent, asked.chat))
+    return _responses.Response(events, media_type="text/event-stream", headers={**headers, **STREAMED})
 
-    chat: ChatRequest
-    body: Mapping[str, Any]
-    dialect: Dialect
-    number: str
-    """The request's id."""
-    model: str
 
-    def response(self, result: GuardReply | ApiError) -> Any:
-        """The response with a status of its own."""
-        sent, headers = self._sent(result)
-        if isinstance(sent, ApiError):
-            return error_response(sent, self.dialect)
-        if not self.chat.stream:
-            return _responses.JSONResponse(sent, headers=headers)
-        events = _frames(self.dialect.events(sent, self.chat))
-        return _responses.Response(events, media_type="text/event-stream", headers={**headers, **STREAMED})
+def frames_of(asked: Asked, result: Result) -> bytes:
+    """The frames of a stream whose response has begun: an error is an event."""
+    sent, _ = _spelled(asked, result)
+    dialect = asked.question.dialect
+    return _frames([dialect.error(sent)] if isinstance(sent, ApiError) else dialect.events(sent, asked.chat))
 
-    def frames(self, result: GuardReply | ApiError) -> bytes:
-        """The frames of a stream whose response has begun: an error is an event."""
-        sent, _ = self._sent(result)
-        if isinstance(sent, ApiError):
-            return _frames([self.dialect.error(sent)])
-        return _frames(self.dialect.events(sent, self.chat))
 
-    def _sent(self, result: GuardReply | ApiError) -> tuple[Any, dict[str, str]]:
-        """The error, or the reply with its headers, in the client's protocol. An abstention stands in the log."""
-        if isinstance(result, ApiError):
-            if result.verdict is not None and result.status < 500:  # an outage is logged once a minute
-                self._log(without_quotes(result.verdict))
-            return self.dialect.spelled(result), {}
-        whole = completion(result, self.chat, request_id=self.number, model=self.model)
-        if result.abstained:
-            self._log(whole["guardrail"]["explanation"])
-        return self.dialect.reply(whole, self.body), headers_of(whole["guardrail"], self.chat.replaced)
-
-    def _log(self, why: str) -> None:
-        log.warning("guardrail serve: %s held request %s back: %s", self.model, self.number, why)
+def _spelled(asked: Asked, result: Result) -> tuple[Any, dict[str, str]]:
+    """The error, or the reply with its headers, in the client's protocol. An abstention stands in the log."""
+    question, headers = asked.question, dict[str, str]()
+    sent: Any
+    if isinstance(result, ApiError):
+        why = None if result.verdict is None or result.status >= 500 else without_quotes(result.verdict)
+        sent = question.dialect.spelled(result)  # an outage is logged once a minute
+    else:
+        whole = completion(result, asked.chat, request_id=question.number, model=asked.model)
+        why = whole["guardrail"]["explanation"] if result.abstained else None
+        sent = question.dialect.reply(whole, question.body)
+        headers = headers_of(whole["guardrail"], asked.chat.replaced)
+    if why is not None:
+        log.warning("guardrail serve: %s held request %s back: %s", asked.model, question.number, why)
+    return sent, headers
 
 
 def _frames(listed: Iterable[Mapping[str, Any]]) -> bytes:

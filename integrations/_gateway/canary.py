@@ -8,14 +8,14 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import UsageError
 from guardrail.foreign_errors import describe_error
-from guardrail.monitor import Alarm, CanaryState, Drift
+from guardrail.monitor import Drift
 from guardrail.monitor.canary import BASELINE
 from guardrail.plain_json import sha256_hex
 
@@ -40,7 +40,7 @@ class Canary:
     Args:
         alias: Name of the alias; ``config`` and ``artifact`` are its own.
         guard: Makes a guard whose verdicts nobody observes and whose draws nobody remembers.
-        store: The review store, which keeps the monitor; None keeps it in this process.
+        store: The review store, which keeps the monitor: a restart must not take a changed model for the baseline.
         metrics: Count its questions, and show its alarm.
 
     Raises:
@@ -60,21 +60,17 @@ class Canary:
         self._reference = Drift(artifact)
         content, self._asked = _questions(config.questions, artifact)
         self.name = f"{alias}-canary-{sha256_hex(content + artifact.digest.encode(), 6)}"
-        self.monitor: Any = _Unkept(len(self._asked))
-        if store is not None:
-            from guardrail.review.monitors import Monitors
+        from guardrail.review.monitors import Monitors
 
-            self.monitor = Monitors(store).canary(self.name, len(self._asked))
+        self.monitor = Monitors(store).canary(self.name, len(self._asked))
         self.due = 0.0
         """Time of the next round on the monotonic clock."""
         self._fault = self._alarm = ""
         calls = len(self._asked) * (artifact.plan.n + 1) * 3600 / self._every
-        kept = f"{self.monitor.state.rounds} rounds are in the store"
         log.warning(
             "guardrail serve: models.%s asks %d canary questions every %g s, up to %.0f calls an hour. The first %d "
-            "rounds are the baseline: %s",
-            alias, len(self._asked), self._every, calls, BASELINE,
-            kept if store is not None else "without reviews: it begins again at every start",
+            "rounds are the baseline: %d rounds are in the store",
+            alias, len(self._asked), self._every, calls, BASELINE, self.monitor.state.rounds,
         )  # fmt: skip
 
     @property
@@ -82,19 +78,12 @@ class Canary:
         """The state after the last round, for an operator."""
         return [f"canary: {text}" for text in (self._fault, self._alarm) if text]
 
-    def take_over(self, former: Canary) -> None:
-        """Continue the canary before a reload, if it asks the same questions."""
-        if former.name != self.name:
-            return
-        self.monitor, self._fault, self._alarm = former.monitor, former._fault, former._alarm
-        self.due = min(former.due, time.monotonic() + self._every)  # its round may be under way
-
     async def round(self) -> None:
         """Ask all questions once, unless another process on the store has just done so. Reports faults and alarms."""
         began, self.due = time.monotonic(), math.inf
         next_round, fault = began + AGAIN * self._every, ""
         try:
-            if self._store is None or await asyncio.to_thread(self._claim):
+            if await asyncio.to_thread(self._claim):
                 next_round = began + self._every
                 fault = await self._ask()
             alarm = await asyncio.to_thread(lambda: self.monitor.alarm)
@@ -143,20 +132,6 @@ class Canary:
 
         keys = ExpiringKeys(self._store.database)
         return keys.add(f"round of {self.name}", "asked", CLAIMED * self._every) is None
-
-
-class _Unkept:
-    """The monitor of a gateway without a store: it begins again at every start."""
-
-    def __init__(self, questions: int) -> None:
-        self.state = CanaryState.start(questions)
-
-    @property
-    def alarm(self) -> Alarm | None:
-        return self.state.alarm
-
-    def update(self, scores: Sequence[float | None]) -> None:
-        self.state, _ = self.state.take(scores)
 
 
 def _questions(path: Path, artifact: CalibrationArtifact) -> tuple[bytes, list[Any]]:

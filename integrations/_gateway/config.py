@@ -188,8 +188,6 @@ class Alias(Frozen):
     Replies name what was replaced (``x-guardrail-replaced``)."""
     ignore: tuple[str, ...] = ()
     """Unknown fields of requests to accept and leave out."""
-    on_disconnect: Literal["finish", "cancel"] = "finish"
-    """Whether a question whose client has disconnected is measured to its end, or continued when it is asked again."""
     route: str | None = None
     """MODULE:NAME of a function of the messages that names the group of a question, for a router's artifact; imported
     when the gateway starts. The ``route`` of the client's key comes first. No request names one: it would choose its
@@ -312,8 +310,13 @@ class Config(Frozen):
         for name, alias in self.models.items():
             if alias.fallback is not None and (alias.fallback == name or alias.fallback not in self.models):
                 raise ValueError(f"models.{name}.fallback must be another alias, got {alias.fallback!r}")
-            if (alias.on_abstain == "ticket" or alias.monitor) and self.reviews is None:
-                setting = "monitor" if alias.monitor else "on_abstain: ticket"
+            kept = {
+                "monitor": alias.monitor,
+                "canary": alias.canary,
+                "on_abstain: ticket": alias.on_abstain == "ticket",
+            }
+            setting = next((setting for setting, wanted in kept.items() if wanted), None)
+            if setting and self.reviews is None:
                 raise ValueError(f"models.{name}: {setting} needs reviews: PATH of the review store (--reviews PATH)")
         for key in self.keys:
             missing = sorted(set(key.models or ()) - self.models.keys())

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial, reduce
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages, message_chunk_to_message
 
@@ -33,7 +33,7 @@ from ..watcher import ObserveQueue, fate_of
 from .aliases import CREDENTIALS, ServedAlias
 from .errors import ApiError
 from .health import Health
-from .requests import DRAWING, Dialect, bindings_of, drawing_fields, messages_of
+from .requests import DRAWING, Dialect, Question, bindings_of, drawing_fields, messages_of
 
 __all__ = ["Observing"]
 
@@ -45,20 +45,6 @@ MOST_REASONS = 100
 """Different reasons that are counted."""
 MOST_PLANS, MOST_SHOWN = 1000, 10
 """Different plans that are counted, and that are shown."""
-
-
-class Passed(NamedTuple):
-    """A request that passes through."""
-
-    body: Mapping[str, Any]
-    size: int
-    """Bytes of the body."""
-    credential: str | None
-    name: str
-    """The Idempotency-Key or the id, whose hash decides whether the answer is measured."""
-    number: str
-    """The request's id."""
-    dialect: Dialect
 
 
 class Observing:
@@ -107,24 +93,20 @@ class Observing:
 
     # -- passing through -----------------------------------------------------------------------------------------------
 
-    async def respond(
-        self, request: Any, content: bytes, body: Mapping[str, Any], credential: str | None, dialect: Dialect
-    ) -> Any:
-        """The upstream's reply to a request, whose body comes as bytes and parsed; see `Forwarding.respond`."""
-        headers, number = request.headers, request.gateway.number
-        if body["model"] != self.alias.upstream.model:
-            content = self.alias.forwarding.renamed(body)
-        passed = Passed(body, len(content), credential, headers.get("idempotency-key") or number, number, dialect)
-        watched = partial(self._watched, passed)
-        return await self.alias.forwarding.respond("POST", dialect.path, content, headers, credential, watched)
+    async def respond(self, passed: Question, content: bytes) -> Any:
+        """The upstream's reply to a question, whose body has these bytes; see `Forwarding.respond`."""
+        if passed.body["model"] != self.alias.upstream.model:
+            content = self.alias.forwarding.renamed(passed.body)
+        path, watched = passed.dialect.path, partial(self._watched, passed)
+        return await self.alias.forwarding.respond("POST", path, content, passed.headers, passed.credential, watched)
 
-    def _watched(self, passed: Passed, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    def _watched(self, passed: Question, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Count a reply, and decide whether it is measured, before anything of it is known."""
-        measured = self.alias.plan is not None and chosen(passed.name, self._settings.rate, salt="observe")
+        measured = self.alias.plan is not None and _chosen(passed, self._settings.rate, "observe")
         self.queue.count("served", *["chosen"] * measured)
         return self._copied(passed, status, parts) if measured else parts
 
-    async def _copied(self, passed: Passed, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _copied(self, passed: Question, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The parts of a reply, which are copied within the bytes of the queue, and measured when all have passed."""
         copy, room, whole = bytearray(), True, False
         try:
@@ -146,7 +128,7 @@ class Observing:
             else:
                 await self._offer(passed, bytes(copy))
 
-    async def _offer(self, passed: Passed, content: bytes) -> None:
+    async def _offer(self, passed: Question, content: bytes) -> None:
         """Have an answer measured later."""
         try:
             masked = self.alias.mask(passed.credential).masked(content)
@@ -159,7 +141,7 @@ class Observing:
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
-    def measure(self, passed: Passed, message: AIMessage, answer: Sample) -> str:
+    def measure(self, passed: Question, message: AIMessage, answer: Sample) -> str:
         """Measure one served answer; returns the field of `Observed` that it counts under, "" if it is lost."""
         alias, plan = self.alias, self.alias.plan
         assert plan is not None, "only aliases with a plan choose answers"
@@ -181,7 +163,7 @@ class Observing:
             if matching in self._plans or len(self._plans) < MOST_PLANS:
                 self._plans[matching] += 1
         records = self._settings.records
-        if drawn is not None and self._records and records and chosen(passed.name, records.rate, salt="label"):
+        if drawn is not None and self._records and records and _chosen(passed, records.rate, "label"):
             before, _, after = self._prompt.template.partition("{question}")
             question = drawn.question.removeprefix(before).removesuffix(after)
             try:
@@ -194,7 +176,12 @@ class Observing:
         return fate
 
     def _measured(
-        self, passed: Passed, messages: tuple[BaseMessage, ...], message: AIMessage, answer: Sample, plan: SamplingPlan
+        self,
+        passed: Question,
+        messages: Sequence[BaseMessage],
+        message: AIMessage,
+        answer: Sample,
+        plan: SamplingPlan,
     ) -> tuple[str, Sequence[str], SampleSet | None]:
         """The fate of an answer that can be compared, the causes if it is not measured, and the samples behind it."""
         alias, served = self.alias, message.response_metadata
@@ -215,7 +202,7 @@ class Observing:
         return fate, [cause] if fate == "unmeasured" else [], assessed.drawn
 
     def _collected(
-        self, messages: tuple[BaseMessage, ...], answer: Sample, credential: str | None, plan: SamplingPlan
+        self, messages: Sequence[BaseMessage], answer: Sample, credential: str | None, plan: SamplingPlan
     ) -> SampleSet:
         """Samples behind an answer, without an artifact; only the answer if a probe refuses the endpoint."""
 
@@ -257,6 +244,11 @@ class Observing:
             tokens=None if usage is None else usage["output_tokens"] or None,
             fixed=self.alias.upstream.extra_body,
         )
+
+
+def _chosen(passed: Question, rate: float, salt: str) -> bool:
+    """Whether a hash chooses a question. It does not depend on the content, and repetitions have the same one."""
+    return chosen(passed.repetition or passed.number, rate, salt=salt)
 
 
 def _is_talk(messages: Sequence[BaseMessage], bindings: Bindings | None) -> bool:

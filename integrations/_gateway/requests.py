@@ -21,10 +21,11 @@ from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.types import Bindings, SamplingPlan
 
 from .._openai.requests import CHAT_COMPLETIONS
-from .config import Alias
+from .config import Alias, Key
 from .errors import ApiError, invalid
 
-__all__ = ["DRAWING", "ChatRequest", "Dialect", "bindings_of", "drawing_fields", "messages_of", "read_request"]
+__all__ = ["DRAWING", "Asked", "ChatRequest", "Dialect", "Question", "bindings_of", "drawing_fields", "messages_of"]
+__all__ += ["read_request"]
 
 T = TypeVar("T")
 _SHAPES = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
@@ -94,6 +95,46 @@ class Dialect:
         if name is None:
             return error
         return replace(error, param=name, message=re.sub(rf"\b{error.param}\b", name, error.message))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A client's request for an answer, and who sends it."""
+
+    number: str
+    """The request's id."""
+    body: Mapping[str, Any]
+    size: int
+    """Bytes of the body."""
+    dialect: Dialect
+    key: Key | None
+    credential: str | None
+    """Key for the upstream; None for the key in the configuration."""
+    headers: Mapping[str, str]
+
+    @property
+    def repetition(self) -> str | None:
+        """The client's name of the request, which repetitions of it share."""
+        return self.headers.get("idempotency-key")
+
+    @property
+    def route(self) -> str | None:
+        """Route of the client's key."""
+        return None if self.key is None else self.key.route
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question for a guard."""
+
+    question: Question
+    chat: ChatRequest
+    model: str
+    """The alias that the client asked for."""
+    digest: str
+    """Digest of request and client, equal when the client repeats it."""
+    whole: bool
+    """Whether the client takes no part of an answer: all of it or an abstention."""
 
 
 # -- translations -----------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def test_the_page_shows_a_configuration_that_is_valid() -> None:
     (shown,) = re.findall(r"^```yaml\n(version: .*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     config = parsed_config(shown, "docs/gateway.md", {"UPSTREAM_KEY": "k"})
     assert (config.models["support"].settings, config.models["watched"].observe.rate) == ("replace", 0.2)
-    for name in ("stream_hold", "remember", "on_disconnect", "forward_key", "allow_http"):
+    for name in ("stream_hold", "remember", "forward_key", "allow_http"):
         assert any(name in kind.model_fields for kind in (Config, Alias, Upstream))
         assert f"`{name}" in PAGE
 

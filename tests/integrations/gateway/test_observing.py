@@ -26,7 +26,7 @@ from guardrail.types import Unmeasured
 from guardrail.uncertainty import make_estimator
 from integrations._gateway.answers import CHAT
 from integrations._gateway.config import Config
-from integrations._gateway.observing import Passed
+from integrations._gateway.requests import Question
 from integrations.gateway import Gateway
 from integrations.watcher import Observed
 from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, Served, cascade
@@ -115,7 +115,7 @@ def test_an_answer_without_room_in_the_queue_passes_is_counted_and_holds_no_byte
             yield part
 
     async def through() -> list[bytes]:
-        passed = Passed({}, 2, None, "name", "number", CHAT)
+        passed = Question("number", {}, 2, CHAT, None, None, {})
         return [part async for part in watching._watched(passed, 200, upstream())]
 
     assert asyncio.run(through()) == sent
