@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from benchmarks.estimators.sources import sources
 from benchmarks.paper.pools import recorded_pools
 from benchmarks.paper.printed import POPULATIONS
-from calibrate.evaluation.populations import Binormal
+from calibrate.evaluation.populations import Population
 from calibrate.fitting import Target
 from calibrate.rules import Feasible, Result
 from calibrate.scope import cut_at
@@ -63,12 +63,12 @@ def populations() -> Iterator[Questions]:
     """The four of the paper's tables, by its first estimator of each."""
     for population in POPULATIONS:
         score, auroc = next(iter(population.auroc.items()))
-        binormal = Binormal(population.accuracy, auroc)
+        binormal = Population.binormal(population.accuracy, auroc)
         name = f"{population.dataset}, {population.model} (simulated)"
-        yield Questions(name, score, partial(binormal.draw, n=POOL), partial(_in_closed_form, binormal), times=4)
+        yield Questions(name, score, partial(binormal.draw, n=POOL), partial(_accepted, binormal), times=4)
 
 
-def _in_closed_form(population: Binormal, threshold: float, _: Reals) -> float:
+def _accepted(population: Population, threshold: float, _: Reals) -> float:
     return population.acceptance(threshold)
 
 

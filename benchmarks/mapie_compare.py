@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 ALPHA, DELTA = 0.15, 0.1
 ACCURACY, AUROC = 0.714, 0.762
@@ -50,7 +49,9 @@ class Untied:
     """The population's own scores."""
 
     def __init__(self, population: Any) -> None:
-        self.gap = population.gap
+        from calibrate.evaluation.populations import gap
+
+        self.gap = gap(population.auroc)
 
     def scores(self, u: Array) -> Array:
         """Return the scores that a rule sees."""
@@ -73,7 +74,7 @@ class Tied:
 
     def __init__(self, population: Any) -> None:
         shares = np.arange(1, TIED) / TIED
-        self.ends = np.array([brentq(lambda t, q=q: population.acceptance(t) - q, -40, 40) for q in shares] + [40.0])
+        self.ends = np.append(np.quantile(population.scores, shares), 40.0)
         right = np.array([population.acceptance(end) * (1 - population.scer(end)) for end in self.ends])
         self.right = np.diff(right, prepend=0.0) * TIED
 
@@ -157,11 +158,11 @@ def run_mapie(interpreter: str, p: Array, error: NDArray[np.int8]) -> list[dict[
 
 def compare(n: int, interpreter: str, kind: type[Untied] | type[Tied]) -> None:
     """Print one table."""
-    from calibrate.evaluation.populations import Binormal
+    from calibrate.evaluation.populations import Population
     from calibrate.fitting import fit
     from guardrail.outcome import Feasible
 
-    population = Binormal(ACCURACY, AUROC)
+    population = Population.binormal(ACCURACY, AUROC)
     scoring = kind(population)
     drawn = [population.draw(np.random.default_rng([20260715, seed]), n) for seed in range(RUNS[n])]
     drawn = [(scoring.scores(u), error) for u, error in drawn]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.paper.printed import POPULATIONS, Population
 from calibrate.correctness import make_rule
 from calibrate.data.questions import Question
-from calibrate.evaluation.populations import Binormal
+from calibrate.evaluation.populations import gap
 from guardrail.errors import UsageError
 from guardrail.judges import normalise
 from guardrail.judges.numbers import parse_number
@@ -83,10 +83,7 @@ def simulated_pools(
 
 def _binormal_pool(population: Population, items: int, rng: np.random.Generator) -> Pool:
     error = (rng.random(items) >= population.accuracy).astype(np.int64)
-    scores = {
-        name: rng.normal(size=items) + Binormal(population.accuracy, auroc).gap * error
-        for name, auroc in population.auroc.items()
-    }
+    scores = {name: rng.normal(size=items) + gap(auroc) * error for name, auroc in population.auroc.items()}
     return Pool(population.dataset, population.model, error, scores)
 
 

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from guardrail.describe import scope_in_words
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS, ItemsSpec
+from guardrail.outcome import CERTIFIED
 
 from ..data.progress import bar
 from ..data.records import RecordFile, header_of, read_records, write_records
 from ..data.split import one_per_question
 from ..evaluation.planning import DEFAULT_SIZES, Plan, plan_scope
 from ..evaluation.planning import plan as simulate
-from ..evaluation.populations import Binormal, ItemPilot, Pilot, error_probabilities
+from ..evaluation.populations import ItemPilot, Population
 from ..pipeline import described
 from ..rules import PLANNED
 from ..scope import draw_to_label, refuse_scope_after_labels
@@ -73,9 +74,9 @@ def plan(
         if not pilot:
             raise UsageError("--items plans from a pilot: a hundred or more records with labelled items, as --pilot.")
     if records:
-        guess = None if accuracy is None or auroc is None else Binormal(accuracy, auroc)
+        guess = None if accuracy is None or auroc is None else Population.binormal(accuracy, auroc)
         settings = {"alpha": alpha, "delta": delta, "repetitions": repetitions}
-        _plan_scopes(records, pilot or (), guess, estimator, rule or ["certified"], labels or [300], settings)
+        _plan_scopes(records, pilot or (), guess, estimator, rule or [CERTIFIED], labels or [300], settings)
         return
     if labels:
         raise UsageError(
@@ -106,10 +107,10 @@ def plan(
     finish(written, following if items else "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
 
 
-def _pilot(paths: Sequence[Path], estimator: str | None, *, items: bool) -> Pilot | ItemPilot:
+def _pilot(paths: Sequence[Path], estimator: str | None, *, items: bool) -> Population | ItemPilot:
     """Labelled records as a population, of whole answers or of answers with their items."""
     if not items:
-        return Pilot.of(*_labelled(paths, estimator))
+        return Population.of_pilot(*_labelled(paths, estimator))
     file = open_pool(paths)
     spec = described(file, ITEMS)
     return ItemPilot(ScoredItems.of(one_per_question(file.records), ItemsSpec.of(spec)).items)
@@ -125,7 +126,7 @@ def _labelled(pilot: Sequence[Path], estimator: str | None) -> tuple[NDArray[np.
 def _plan_scopes(
     records: Sequence[Path],
     pilot: Sequence[Path],
-    guess: Binormal | None,
+    guess: Population | None,
     estimator: str | None,
     rules: Sequence[str],
     labels: Sequence[int],
@@ -141,16 +142,16 @@ def _plan_scopes(
     if not scores.size:
         raise UsageError(f"{file.path} has no {key!r} scores. Run: calibrate score {file.typed}")
     if pilot:
-        probability, source = error_probabilities(scores, *_labelled(pilot, key)), "as in the pilot"
+        population, errors = Population.of_pilot(*_labelled(pilot, key), at=scores), "as in the pilot"
     elif guess is not None:
-        probability, source = guess.error_probabilities(scores), "by the guessed accuracy and AUROC"
+        population, errors = guess.with_ranks_of(scores), "by the guessed accuracy and AUROC"
     else:
         raise UsageError(
             "--records needs to know how often answers are wrong: give --pilot, or guesses as --accuracy and --auroc."
         )
     budgets = sorted(set(labels))
     with bar(console, "simulating", "scopes") as progress:
-        rows = plan_scope(scores, probability, labels=budgets, rule=rules[0], progress=progress, **settings)
+        rows = plan_scope(population, labels=budgets, rule=rules[0], progress=progress, **settings)
     if not rows:
         raise UsageError(f"{scores.size} scored questions are too few to draw {budgets[0]} from. Score more.")
     cells = {
@@ -166,7 +167,7 @@ def _plan_scopes(
     )
     console.print(table("", ["labels from", *map(str, budgets)], shown))
     repetitions = settings["repetitions"]
-    print_line(f"Simulated: {repetitions} calibrations on {scores.size} real scores, errors {source}.", "dim")
+    print_line(f"Simulated: {repetitions} calibrations on {scores.size} real scores, errors {errors}.", "dim")
     flags = " ".join(f"--records {shlex.quote(str(path))}" for path in records)
     best = max(rows, key=lambda row: (row.labels, row.acceptance.value))
     finish([], f"calibrate sample {flags} --scope {best.share:g} --n {best.labels}")

@@ -18,12 +18,12 @@ from guardrail.outcome import CERTIFIED, InfeasibleReason
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
-from ..fitting import DEFAULT_DELTA, Target, rule_for, rule_named
+from ..fitting import DEFAULT_DELTA, Target, rule_for
 from ..rules import PLANNED, Infeasible, Unit
 from ..rules.counts import Bools, Floats, check_share
-from ..scope import POOL_FACTOR, cut_at
+from ..scope import POOL_FACTOR
 from ..spec_syntax import parse_rule
-from .populations import Binormal, ItemPilot, Pilot, Population
+from .populations import ItemPilot, Population
 from .results import Estimate
 
 __all__ = [
@@ -188,7 +188,7 @@ def plan(
     *,
     accuracy: float | None = None,
     auroc: float | None = None,
-    pilot: Pilot | ItemPilot | None = None,
+    pilot: Population | ItemPilot | None = None,
     target_acceptance: float | None = None,
     rules: Sequence[str] | None = None,
     sizes: Sequence[int] = DEFAULT_SIZES,
@@ -223,11 +223,11 @@ def plan(
     Raises:
         UsageError: A number outside its range, an unknown rule, or nothing to simulate.
     """
-    population: Population
+    population: Population | ItemPilot
     if pilot is not None and accuracy is None and auroc is None:
         population = pilot
     elif pilot is None and accuracy is not None and auroc is not None:
-        population = Binormal(accuracy, auroc)
+        population = Population.binormal(accuracy, auroc)
     else:
         raise UsageError("a plan needs accuracy and auroc (guesses; a small pilot shows both), or a pilot, not both.")
     rules = PLANNED[population.unit] if rules is None else rules
@@ -262,17 +262,16 @@ def plan(
     )
 
 
-def _target(rule: str, alpha: float, delta: float, population: Population | None = None) -> Target:
+def _target(rule: str, alpha: float, delta: float, population: Population | ItemPilot) -> Target:
     check_share("delta", delta)
     name, options = parse_rule(rule)
-    chosen = rule_named(name) if population is None else rule_for(population.unit, name)
-    settings = {**({} if population is None else population.settings), **options}
+    chosen, settings = rule_for(population.unit, name), {**population.settings, **options}
     own = settings.pop("delta", delta if chosen.uses_delta else None)
     return Target.of(chosen, alpha=alpha, delta=own, settings=settings)
 
 
 def _simulate(
-    population: Population,
+    population: Population | ItemPilot,
     targets: Sequence[Target],
     sizes: Sequence[int],
     repetitions: int,
@@ -361,7 +360,7 @@ def labels_needed(artifact: CalibrationArtifact, *, repetitions: int = 60, seed:
     if n > MOST_SIMULATED or outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
         return None
     try:
-        pilot = Pilot.of(np.asarray(scores.uncertainty), np.asarray(scores.error, dtype=np.int64))
+        pilot = Population.of_pilot(np.asarray(scores.uncertainty), np.asarray(scores.error, dtype=np.int64))
     except UsageError:  # too few questions, or none is wrong: no population can be made of them
         return None
     sizes = [math.ceil(n * factor) for factor in (1, 1.5, 2, 3, 5, 8, 13)]
@@ -409,13 +408,12 @@ class ScopeRow:
 
 
 def plan_scope(
-    scores: Floats,
-    probability: Floats,
+    population: Population,
     *,
     alpha: float,
     labels: Sequence[int],
     delta: float = DEFAULT_DELTA,
-    rule: str = "certified",
+    rule: str = CERTIFIED,
     scopes: Sequence[float] = SCOPES,
     repetitions: int = 300,
     seed: int = 0,
@@ -423,12 +421,8 @@ def plan_scope(
 ) -> list[ScopeRow]:
     """Simulate labelling with several scopes and budgets, and the acceptance each gives.
 
-    Each simulated calibration draws the questions from the scores within the scope, as `draw_to_label` would, and a
-    label for each by its error probability.
-
     Args:
-        scores: Scores of the unlabelled questions, shape (n,).
-        probability: P(wrong) of each, shape (n,); see `error_probabilities`.
+        population: The scores of the unlabelled questions, and how often they err.
         alpha: Target error rate.
         labels: Budgets.
         delta: Failure probability, for rules that have one.
@@ -436,28 +430,23 @@ def plan_scope(
         scopes: Shares to compare. Those whose pool is too small for a budget are left out.
         repetitions: Simulated calibrations each.
         seed: Same seed, same result.
-        progress: Called before each scope and budget.
+        progress: Called before each scope.
     """
-    target = _target(rule, alpha, delta)
-    ranked = np.sort(scores)
-    rng = np.random.default_rng(seed)
-    jobs = [(share, n) for n in labels for share in scopes]
-    rows = []
-    for done, (share, n) in enumerate(jobs, start=1):
-        progress(done, len(jobs))
+    target, rows = _target(rule, alpha, delta, population), []
+    for done, share in enumerate(scopes, start=1):
+        progress(done, len(scopes))
         try:
-            within = np.flatnonzero(scores <= cut_at(scores, share))
+            within = population.lowest(share)
         except UsageError:
             continue  # ties: no cut at so small a share
+        pool = within.scores.size
         # The same bound as `draw_to_label`: a plan must not promise a draw that it would refuse.
-        if within.size < (POOL_FACTOR * n if share < 1 else n):
-            continue
-        acceptances = np.zeros(repetitions)
-        for i in range(repetitions):
-            drawn = rng.choice(within, n, replace=False)
-            wrong = (rng.random(n) < probability[drawn]).astype(np.int8)
-            result = target.choose(scores[drawn], wrong)
-            if not isinstance(result, Infeasible):
-                acceptances[i] = np.searchsorted(ranked, result.threshold, side="right") / ranked.size
-        rows.append(ScopeRow(share, n, Estimate.mean(acceptances), Estimate.mean(acceptances == 0)))
+        sizes = [n for n in sorted(set(labels)) if pool >= (POOL_FACTOR * n if share < 1 else n)]
+        if sizes:
+            (accepted,), _ = _simulate(within, [target], sizes, repetitions, seed, silent)
+            of_all = accepted * pool / population.scores.size
+            rows += [
+                ScopeRow(share, n, Estimate.mean(each), Estimate.mean(each == 0))
+                for n, each in zip(sizes, of_all, strict=True)
+            ]
     return rows

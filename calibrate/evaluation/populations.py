@@ -1,12 +1,11 @@
-"""Populations of questions that planning draws from: normal scores, or a labelled pilot of answers or of items."""
+"""Populations of questions that planning draws from: scores and how often they err, or labelled answers with items."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,135 +14,60 @@ from scipy import special
 from guardrail.errors import UsageError
 
 from ..rules import Rule, Unit
-from ..rules.counts import Floats, Ints, counts
+from ..rules.counts import TOLERANCE, Floats, Ints, check_share, counts
 from ..rules.items import AnswerItems
-from ..scoring.metrics import auroc
+from ..scope import cut_at
+from ..scoring.metrics import auroc as auroc_of
 
-__all__ = ["Binormal", "ItemPilot", "Pilot", "Population", "error_probabilities"]
+__all__ = ["ItemPilot", "Population", "error_probabilities", "gap"]
 
 FEWEST_IN_PILOT = 20
 """Labelled questions below which a pilot is refused."""
+POINTS = 50_000
+"""Scores of a population that is guessed, equally likely: a draw of thousands has hardly a tie."""
 
 
-class _WholeAnswers(ABC):
-    """A population of whole answers; `ItemPilot` is one of answers with items."""
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Whole answers: their scores, each as likely as the others, and how often an answer with such a score is wrong.
+
+    Attributes:
+        scores: Scores in increasing order, ties included; shape (m,).
+        probability: P(wrong) at each, in (0, 1); shape (m,).
+        accuracy: Share of right answers, guessed or of the pilot.
+        auroc: P(a wrong answer is less certain than a right one), ties counting half; guessed or of the pilot.
+    """
+
+    scores: Floats
+    probability: Floats
+    accuracy: float
+    auroc: float
 
     unit: ClassVar[Unit] = "answer"
     settings: ClassVar[Mapping[str, Any]] = {}
     """Settings that its rules need."""
 
-    @abstractmethod
-    def draw(self, rng: np.random.Generator, n: int) -> tuple[Floats, NDArray[np.int8]]:
-        """Independent items: uncertainties and errors."""
+    @classmethod
+    def binormal(cls, accuracy: float, auroc: float) -> Population:
+        """Normal scores of equal spread: right answers score N(0, 1), wrong ones N(`gap`, 1); see `POINTS`.
 
-    def rows(self, rng: np.random.Generator, n: int) -> tuple[Floats, NDArray[np.int8], Ints]:
-        """Uncertainty and error of each row, and the number of its question below n."""
-        return *self.draw(rng, n), np.arange(n)
+        Given accuracy and AUROC nothing else is free. With AUROC above .5 the error rate grows with acceptance.
 
-    @abstractmethod
-    def scer(self, threshold: float) -> float:
-        """P(wrong | u <= threshold)."""
-
-    def risk(self, rule: Rule, threshold: float) -> float:
-        """What a rule bounds, at a threshold."""
-        return self.scer(threshold)
-
-
-@dataclass(frozen=True, slots=True)
-class Binormal(_WholeAnswers):
-    """Normal scores of equal spread: right answers score N(0, 1), wrong ones N(gap, 1), gap = sqrt(2) Phi^-1(AUROC).
-
-    Given accuracy and AUROC nothing else is free. With AUROC above .5 the error rate grows with acceptance.
-
-    Attributes:
-        accuracy: Share of right answers, in (0, 1).
-        auroc: P(a wrong answer is less certain than a right one), in (0, 1).
-    """
-
-    accuracy: float
-    auroc: float
-
-    def __post_init__(self) -> None:
-        for name, value in (("accuracy", self.accuracy), ("auroc", self.auroc)):
-            if not 0 < value < 1:
-                raise UsageError(f"{name} must be in (0, 1), got {value}. Write 0.7 for 70 %.")
-
-    @property
-    def gap(self) -> float:
-        """Difference of the mean scores of wrong and right answers, in standard deviations."""
-        return math.sqrt(2.0) * float(special.ndtri(self.auroc))
-
-    def draw(self, rng: np.random.Generator, n: int) -> tuple[Floats, NDArray[np.int8]]:
-        """Independent items: uncertainties and errors."""
-        error = (rng.random(n) >= self.accuracy).astype(np.int8)
-        return rng.normal(size=n) + self.gap * error, error
-
-    def acceptance(self, threshold: float) -> float:
-        """P(u <= threshold)."""
-        wrong, right = self._accepted(threshold)
-        return wrong + right
-
-    def scer(self, threshold: float) -> float:
-        """P(wrong | u <= threshold); the limit where nothing is accepted in double precision."""
-        wrong, right = self._accepted(threshold)
-        if wrong + right > 0.0:
-            return wrong / (wrong + right)
-        # Far to the left the density of the group with the lower mean outweighs the other without bound.
-        return 1.0 - self.accuracy if self.gap == 0 else float(self.gap < 0)
-
-    def ceiling(self, alpha: float) -> float:
-        """The largest acceptance with an error rate of at most alpha, as an oracle reaches it.
-
-        0 if nothing can be accepted. With AUROC at or below .5 the error rate is lowest when everything is accepted.
+        Raises:
+            UsageError: Accuracy or AUROC outside (0, 1).
         """
-        if 1.0 - self.accuracy <= alpha:
-            return 1.0
-        # The error rate does not rise with acceptance, so it is lowest at full acceptance, which was too high just
-        # above.
-        if self.gap <= 0:
-            return 0.0
-        from scipy.optimize import brentq  # slow to import
-
-        # Normal tails beyond 37 standard deviations are 0 or 1 in double precision.
-        low, high = -37.0, 37.0 + self.gap
-        if self.scer(low) >= alpha:
-            return self.acceptance(low)
-        return self.acceptance(float(brentq(lambda t: self.scer(t) - alpha, low, high)))
-
-    def error_probabilities(self, scores: Floats) -> Floats:
-        """P(wrong) at each score, if these scores rank questions as this population's do: by their quantiles."""
-        from scipy.optimize import brentq
-
-        _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
-        # Ties share the middle of their block, so no score lies at 0 or 1, where no quantile exists.
-        quantiles = (np.cumsum(count) - count / 2) / scores.size
-        at = np.array([brentq(lambda t, q=q: self.acceptance(t) - q, -40.0, 40.0 + abs(self.gap)) for q in quantiles])
-        odds = (1.0 - self.accuracy) / self.accuracy * np.exp(self.gap * at - self.gap**2 / 2)
-        probabilities: Floats = (odds / (1.0 + odds))[place]
-        return probabilities
-
-    def _accepted(self, threshold: float) -> tuple[float, float]:
-        wrong = (1.0 - self.accuracy) * float(special.ndtr(threshold - self.gap))
-        return wrong, self.accuracy * float(special.ndtr(threshold))
-
-
-@dataclass(frozen=True, slots=True)
-class Pilot(_WholeAnswers):
-    """Labelled questions as a population: their scores, ties included, and errors by `error_probabilities`.
-
-    Attributes:
-        scores: Uncertainties, in increasing order.
-        errors: 1 where the answer is wrong.
-        probability: P(wrong) at each score.
-    """
-
-    scores: Floats
-    errors: Ints
-    probability: Floats
+        check_share("accuracy", accuracy)
+        distance = gap(auroc)
+        # 8 standard deviations: the densities beyond are below one in 10^15.
+        t = np.linspace(min(0.0, distance) - 8, max(0.0, distance) + 8, 4 * POINTS)
+        below = accuracy * special.ndtr(t) + (1 - accuracy) * special.ndtr(t - distance)
+        scores = np.interp((np.arange(POINTS) + 0.5) / POINTS, below, t)
+        odds = (1 - accuracy) / accuracy * np.exp(distance * scores - distance**2 / 2)
+        return cls(scores, odds / (1 + odds), accuracy, auroc)
 
     @classmethod
-    def of(cls, scores: Floats, errors: Ints) -> Pilot:
-        """Make a population of scores and errors of labelled questions.
+    def of_pilot(cls, scores: Floats, errors: Ints, at: Floats | None = None) -> Population:
+        """The scores of labelled questions, or others ``at`` which they tell the errors by `error_probabilities`.
 
         Raises:
             UsageError: Fewer than 20 questions, or all right, or all wrong.
@@ -153,36 +77,59 @@ class Pilot(_WholeAnswers):
                 f"a pilot of {scores.size} questions with {int(errors.sum())} wrong answers cannot stand for the "
                 f"others. Label at least {FEWEST_IN_PILOT}, some right and some wrong; a hundred say something."
             )
-        order = np.argsort(scores, kind="stable")
-        return cls(scores[order], errors[order], error_probabilities(scores[order], scores, errors))
+        ranked, area = np.sort(scores if at is None else at), auroc_of(scores, errors) or 0.0
+        return cls(ranked, error_probabilities(ranked, scores, errors), 1.0 - float(errors.mean()), area)
 
-    @property
-    def accuracy(self) -> float:
-        """Share of right answers."""
-        return 1.0 - float(self.errors.mean())
+    def with_ranks_of(self, scores: Floats) -> Population:
+        """Other scores that rank questions as these do: at each quantile, the probability that is there here.
 
-    @property
-    def auroc(self) -> float:
-        """P(a wrong answer is less certain than a right one), ties counting half."""
-        return auroc(self.scores, self.errors) or 0.0
+        Ties share the middle of their block.
+        """
+        values, count = np.unique(scores, return_counts=True)
+        middle = (np.cumsum(count) - count / 2) / scores.size
+        own = (np.arange(self.scores.size) + 0.5) / self.scores.size
+        probability = np.repeat(np.interp(middle, own, self.probability), count)
+        return replace(self, scores=np.repeat(values, count), probability=probability)
+
+    def lowest(self, share: float) -> Population:
+        """The part of the lowest scores, cut as a scope is.
+
+        Raises:
+            UsageError: Ties: no cut at so small a share.
+        """
+        k = self._within(cut_at(self.scores, share))
+        return replace(self, scores=self.scores[:k], probability=self.probability[:k])
 
     def draw(self, rng: np.random.Generator, n: int) -> tuple[Floats, NDArray[np.int8]]:
-        """Independent items: uncertainties and errors."""
+        """Independent answers: scores and errors, each of shape (n,)."""
         chosen = rng.integers(self.scores.size, size=n)
         return self.scores[chosen], (rng.random(n) < self.probability[chosen]).astype(np.int8)
 
+    def rows(self, rng: np.random.Generator, n: int) -> tuple[Floats, NDArray[np.int8], Ints]:
+        """Score and error of each row, and the number of its question below n."""
+        return *self.draw(rng, n), np.arange(n)
+
     def acceptance(self, threshold: float) -> float:
         """P(u <= threshold)."""
-        return float(np.searchsorted(self.scores, threshold, side="right")) / self.scores.size
+        return self._within(threshold) / self.scores.size
 
     def scer(self, threshold: float) -> float:
         """P(wrong | u <= threshold); where nothing is accepted, that of the lowest score."""
-        below = max(1, int(np.searchsorted(self.scores, threshold, side="right")))
-        return float(self.probability[:below].mean())
+        return float(self.probability[: max(1, self._within(threshold))].mean())
+
+    def risk(self, rule: Rule, threshold: float) -> float:
+        """What a rule bounds, at a threshold."""
+        return self.scer(threshold)
 
     def ceiling(self, alpha: float) -> float:
-        """The largest acceptance with an error rate of at most alpha; 0 if nothing can be accepted."""
-        return max((self.acceptance(t) for t in np.unique(self.scores) if self.scer(t) <= alpha), default=0.0)
+        """The largest acceptance with an error rate of at most alpha, as an oracle reaches it; 0 if nothing can be."""
+        ends = np.append(self.scores[1:] != self.scores[:-1], True)
+        k = np.arange(1, self.scores.size + 1)
+        good = k[ends & (np.cumsum(self.probability) <= (alpha + TOLERANCE) * k)]
+        return float(good.max(initial=0)) / self.scores.size
+
+    def _within(self, threshold: float) -> int:
+        return int(np.searchsorted(self.scores, threshold, side="right"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +178,10 @@ class ItemPilot:
         return float(good.max(initial=0)) / at.n
 
 
-Population: TypeAlias = Binormal | Pilot | ItemPilot
+def gap(auroc: float) -> float:
+    """Difference of the mean scores of wrong and right answers in standard deviations: sqrt(2) Phi^-1(AUROC)."""
+    check_share("auroc", auroc)
+    return math.sqrt(2.0) * float(special.ndtri(auroc))
 
 
 def error_probabilities(scores: Floats, pilot_scores: Floats, pilot_errors: Ints) -> Floats:
@@ -240,7 +190,7 @@ def error_probabilities(scores: Floats, pilot_scores: Floats, pilot_errors: Ints
     Tied scores are one point, weighted by their number: their order in the file plays no part. A pilot of a hundred
     questions is enough to compare scopes; its labels must not be used for the fit again.
     """
-    from scipy.optimize import isotonic_regression
+    from scipy.optimize import isotonic_regression  # slow to import
 
     values, place, count = np.unique(pilot_scores, return_inverse=True, return_counts=True)
     fitted = isotonic_regression(np.bincount(place, weights=pilot_errors) / count, weights=count).x

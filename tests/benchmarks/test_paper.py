@@ -25,7 +25,7 @@ from benchmarks.paper.pools import (
 )
 from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, POPULATIONS, RISK_LEVELS, SIZES, Printed
 from benchmarks.paper.protocol import Row, average, held
-from calibrate.evaluation.populations import Binormal
+from calibrate.evaluation.populations import Population
 from calibrate.evaluation.results import Estimate, EvaluationRow
 from calibrate.rules import Feasible
 from calibrate.rules.plug_in import acrc
@@ -45,7 +45,7 @@ def test_the_repaired_rule_meets_the_coqa_headline() -> None:
     rates, shares = [], []
     for population in POPULATIONS[:2]:
         assert population.dataset == "CoQA"
-        binormal = Binormal(population.accuracy, population.auroc["WSE"])
+        binormal = Population.binormal(population.accuracy, population.auroc["WSE"])
         outcomes = [acrc(*binormal.draw(rng, 1_000), 0.15) for _ in range(600)]
         thresholds = [outcome.threshold for outcome in outcomes if isinstance(outcome, Feasible)]
         rates.append(fmean(binormal.scer(threshold) for threshold in thresholds))
@@ -105,7 +105,7 @@ def test_why_some_numbers_cannot_be_met() -> None:
     assert "at least 0.831" in text
     assert "about 33 %" in text
     assert "the table gives 12.95 and 13.8" in text
-    ceilings = [100 * Binormal(p.accuracy, p.auroc["PE"]).ceiling(0.15) for p in POPULATIONS[2:]]
+    ceilings = [100 * Population.binormal(p.accuracy, p.auroc["PE"]).ceiling(0.15) for p in POPULATIONS[2:]]
     assert "oracle accepts {:.1f} and {:.1f} %".format(*ceilings) in text
 
 

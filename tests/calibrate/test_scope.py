@@ -16,7 +16,7 @@ from calibrate.correctness import make_rule
 from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
 from calibrate.evaluation.audit import shift_of
 from calibrate.evaluation.planning import plan_scope
-from calibrate.evaluation.populations import Binormal, error_probabilities
+from calibrate.evaluation.populations import Population
 from calibrate.fitting import fit
 from calibrate.pipeline import fit_artifact, part_header
 from calibrate.scope import cut_at, draw_to_label
@@ -305,14 +305,15 @@ def test_negative_control_choosing_what_to_label_by_the_answers_fails() -> None:
 
 def test_planning_prefers_a_scope_where_labels_are_few() -> None:
     rng = np.random.default_rng(0)
-    u, e = Binormal(0.7, 0.76).draw(rng, 4000)
-    probability = Binormal(0.7, 0.76).error_probabilities(u)
-    assert probability.mean() == pytest.approx(0.3, abs=0.01)
-    assert np.all(np.diff(probability[np.argsort(u)]) >= 0)
-    pilot = error_probabilities(u, u[:200], e[:200].astype(np.int64))
-    assert np.abs(pilot - probability).mean() < 0.12
-    rows = plan_scope(u, probability, alpha=0.15, labels=[300], repetitions=100)
+    u, e = Population.binormal(0.7, 0.76).draw(rng, 4000)
+    guessed = Population.binormal(0.7, 0.76).with_ranks_of(np.exp(u))  # scores of another scale, in the same order
+    assert guessed.probability.mean() == pytest.approx(0.3, abs=0.01)
+    assert np.all(np.diff(guessed.probability) >= 0)
+    pilot = Population.of_pilot(u[:200], e[:200].astype(np.int64), at=u)
+    assert np.abs(pilot.probability - guessed.probability).mean() < 0.12
+    rows = plan_scope(guessed, alpha=0.15, labels=[300], repetitions=100)
     shares = {row.share: row.acceptance.value for row in rows}
     assert shares[0.5] > 1.2 * shares[1.0]
-    few = plan_scope(u[:1000], probability[:1000], alpha=0.15, labels=[300], scopes=(1.0, 0.7), repetitions=2)
+    small = guessed.with_ranks_of(u[:1000])
+    few = plan_scope(small, alpha=0.15, labels=[300], scopes=(1.0, 0.7), repetitions=2)
     assert [row.share for row in few] == [1.0]  # 700 questions are fewer than three times the labels

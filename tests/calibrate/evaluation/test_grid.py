@@ -14,7 +14,7 @@ from calibrate.data.records import RecordFile
 from calibrate.evaluation.evaluate import RuleSpec, evaluate
 from calibrate.evaluation.grid import evaluate_grid, sources
 from calibrate.evaluation.paper import ALPHAS, experiment, rule_with_name
-from calibrate.evaluation.populations import Binormal
+from calibrate.evaluation.populations import Population
 from calibrate.evaluation.results import EvaluationGrid, csv_text
 from calibrate.scoring.metrics import auroc
 from calibrate.scoring.scores import arrays
@@ -138,7 +138,7 @@ def test_the_papers_experiments_fit_the_pool() -> None:
 
 
 def test_the_papers_names_stand_beside_those_of_commands() -> None:
-    u, e = Binormal(0.75, 0.8).draw(np.random.default_rng(1), 400)
+    u, e = Population.binormal(0.75, 0.8).draw(np.random.default_rng(1), 400)
     rules: list[RuleSpec] = [
         "acrc",
         "clopper_pearson",

@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from benchmarks.paper.pools import read_samples
 from calibrate.evaluation.planning import Plan, _crossing, _wilson, labels_needed, plan
-from calibrate.evaluation.populations import Binormal, Pilot, error_probabilities
+from calibrate.evaluation.populations import Population, error_probabilities, gap
 from calibrate.fitting import fit
 from calibrate.report.assessment import verdict_text
 from calibrate.scoring.metrics import auroc
@@ -21,7 +21,7 @@ from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.testing import ScriptedChat, make_artifact
 
-QWEN = Binormal(0.714, 0.762)
+QWEN = Population.binormal(0.714, 0.762)
 
 
 def test_a_population_has_the_accuracy_and_auroc_it_was_asked_for() -> None:
@@ -37,26 +37,23 @@ def test_a_population_has_the_accuracy_and_auroc_it_was_asked_for() -> None:
 
 def test_auroc_in_closed_form() -> None:
     # P(N(gap, 1) > N(0, 1)) = Phi(gap/sqrt 2), here by integration.
-    gap = QWEN.gap
-    value, _ = integrate.quad(lambda x: stats.norm.pdf(x) * stats.norm.sf(x - gap), -9, 9)
+    distance = gap(0.762)
+    value, _ = integrate.quad(lambda x: stats.norm.pdf(x) * stats.norm.sf(x - distance), -9, 9)
     assert value == pytest.approx(0.762, abs=1e-9)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.15, 0.25])
 def test_the_ceiling_is_where_the_error_rate_meets_alpha(alpha: float) -> None:
     grid = np.linspace(-8, 5, 13_001)
-    rates, acceptances = np.array([QWEN.scer(t) for t in grid]), np.array([QWEN.acceptance(t) for t in grid])
-    assert QWEN.ceiling(alpha) == pytest.approx(acceptances[rates <= alpha].max(), abs=5e-4)
+    wrong, right = 0.286 * stats.norm.cdf(grid - gap(0.762)), 0.714 * stats.norm.cdf(grid)
+    assert QWEN.ceiling(alpha) == pytest.approx((wrong + right)[wrong <= alpha * (wrong + right)].max(), abs=5e-4)
 
 
 def test_ceilings_at_the_edges() -> None:
-    assert QWEN.ceiling(0.286 + 1e-9) == 1.0
-    assert Binormal(0.7, 0.5).ceiling(0.2) == 0.0  # a flat risk of .3
-    assert Binormal(0.7, 0.4).ceiling(0.2) == 0.0  # the score points the wrong way
-    assert Binormal(0.7, 0.4).ceiling(0.35) == 1.0
-    assert Binormal(0.7, 0.4).scer(-60.0) == 1.0  # nothing accepted in double precision: the limit
-    assert QWEN.scer(-60.0) == 0.0
-    assert Binormal(0.7, 0.5).scer(-60.0) == pytest.approx(0.3)
+    assert QWEN.ceiling(0.2861) == 1.0
+    assert Population.binormal(0.7, 0.5).ceiling(0.2) == 0.0  # a flat risk of .3
+    assert Population.binormal(0.7, 0.4).ceiling(0.2) == 0.0  # the score points the wrong way
+    assert Population.binormal(0.7, 0.4).ceiling(0.35) == 1.0
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +100,12 @@ def test_same_seed_same_plan(small: Plan) -> None:
 
 def test_a_pilot_as_a_population_by_hand() -> None:
     # .1 right, .1 wrong, .2 right, .5 wrong. Isotonic: 1/3 over the first three, then 1, kept off 0 and 1 by 1/8.
-    pilot = Pilot(np.array([0.1, 0.1, 0.2, 0.5]), np.array([0, 1, 0, 1]), np.array([1 / 3, 1 / 3, 1 / 3, 7 / 8]))
-    assert pilot.accuracy == 0.5
+    pilot = Population(np.array([0.1, 0.1, 0.2, 0.5]), np.array([1 / 3, 1 / 3, 1 / 3, 7 / 8]), 0.5, 0.625)
     assert [pilot.acceptance(t) for t in (0.0, 0.1, 0.3, 0.5)] == [0.0, 0.5, 0.75, 1.0]
     assert [pilot.scer(t) for t in (0.0, 0.2, 0.5)] == pytest.approx([1 / 3, 1 / 3, (1 + 7 / 8) / 4])
     assert [pilot.ceiling(alpha) for alpha in (0.3, 0.34, 0.5)] == [0.0, 0.75, 1.0]
     scores = np.random.default_rng(0).permutation(np.repeat([0.1, 0.2, 0.5], 20))
-    population = Pilot.of(scores, (scores > 0.3).astype(np.int64))
+    population = Population.of_pilot(scores, (scores > 0.3).astype(np.int64))
     assert population.accuracy == pytest.approx(2 / 3)
     assert population.auroc == 1.0
     u, e = population.draw(np.random.default_rng(1), 3000)
@@ -123,7 +119,7 @@ def test_tied_scores_of_a_pilot_share_one_error_rate_in_any_order() -> None:
     errors = np.array([0] * 36 + [1] * 4 + [0] * 1 + [1] * 9)
     assert error_probabilities(np.array([0.0, 0.2, 0.5]), scores, errors) == pytest.approx([0.1, 0.1, 0.9])
     assert error_probabilities(scores, scores[::-1], errors[::-1]) == pytest.approx([0.1] * 40 + [0.9] * 10)
-    assert Pilot.of(scores, errors).ceiling(0.1) == pytest.approx(0.8)
+    assert Population.of_pilot(scores, errors).ceiling(0.1) == pytest.approx(0.8)
     # A rate that falls with the score is pooled with its neighbour, each with its weight: 13 of 50.
     assert error_probabilities(np.array([0.0]), scores, 1 - errors) == pytest.approx([37 / 50])
 
@@ -139,7 +135,7 @@ def test_a_pilot_predicts_what_votes_with_ties_certify() -> None:
         chosen = rng.permutation(500)
         outcome = fit(u[chosen[:250]], e[chosen[:250]], alpha=0.15, rule="certified")
         realised.append(float((u <= outcome.threshold).mean()) if isinstance(outcome, Feasible) else 0.0)
-        pilot = Pilot.of(u[chosen[-100:]], e[chosen[-100:]])
+        pilot = Population.of_pilot(u[chosen[-100:]], e[chosen[-100:]])
         row = plan(0.15, pilot=pilot, rules=["certified"], sizes=[250], repetitions=10).rows[0]
         predicted.append(row.acceptance.value)
     assert np.mean(realised) > 0.5
@@ -174,7 +170,7 @@ def test_words_where_nothing_helps() -> None:
 def test_a_pilot_that_says_nothing_is_refused() -> None:
     for errors in (np.zeros(50, np.int64), np.ones(50, np.int64), np.array([0, 1])):
         with pytest.raises(UsageError, match=r"a pilot of \d+ questions with \d+ wrong answers cannot stand"):
-            Pilot.of(np.arange(errors.size, dtype=np.float64), errors)
+            Population.of_pilot(np.arange(errors.size, dtype=np.float64), errors)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +184,7 @@ def test_a_pilot_that_says_nothing_is_refused() -> None:
         ({"sizes": [0]}, "sizes must be at least 1"),
         ({"delta": 10}, "delta must be in"),
         ({"accuracy": None}, "a plan needs accuracy and auroc"),
-        ({"pilot": Pilot(np.zeros(1), np.zeros(1, np.int64), np.zeros(1))}, "or a pilot, not both"),
+        ({"pilot": QWEN}, "or a pilot, not both"),
     ],
 )
 def test_refusals(settings: dict[str, Any], message: str) -> None:
@@ -197,7 +193,7 @@ def test_refusals(settings: dict[str, Any], message: str) -> None:
 
 
 def infeasible(accuracy: float, n: int = 300, seed: int = 0) -> CalibrationArtifact:
-    u, e = Binormal(accuracy, 0.75).draw(np.random.default_rng(seed), n)
+    u, e = Population.binormal(accuracy, 0.75).draw(np.random.default_rng(seed), n)
     return without_threshold(u, e)
 
 
@@ -213,7 +209,7 @@ def without_threshold(u: Any, e: Any, alpha: float = 0.1) -> CalibrationArtifact
 def test_an_artifact_without_a_certificate_says_how_many_labels_would_do() -> None:
     artifact = infeasible(0.8, n=100)
     scores = artifact.calibration
-    pilot = Pilot.of(np.array(scores.uncertainty), np.array(scores.error, dtype=np.int64))
+    pilot = Population.of_pilot(np.array(scores.uncertainty), np.array(scores.error, dtype=np.int64))
     sizes = [100, 150, 200, 300, 500, 800, 1300]
     (needed,) = plan(0.1, pilot=pilot, rules=["certified"], sizes=sizes, repetitions=60).needed
     assert needed.n is not None

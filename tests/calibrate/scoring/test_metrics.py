@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrate.evaluation.populations import Binormal
+from calibrate.evaluation.populations import Population
 from calibrate.rules.counts import counts
 from calibrate.scoring.metrics import auroc, auroc_interval, fisher_exact, ranking_of, risk_coverage_curve
 from guardrail.errors import UsageError
@@ -132,7 +132,7 @@ def test_verdicts() -> None:
 
 @pytest.mark.parametrize(("auroc", "n"), [(0.75, 150), (0.95, 100), (0.5, 80)])
 def test_coverage(auroc: float, n: int) -> None:
-    population = Binormal(0.7, auroc)
+    population = Population.binormal(0.7, auroc)
     runs, hit = 400, 0
     for seed in range(runs):
         u, e = population.draw(np.random.default_rng(seed), n)
