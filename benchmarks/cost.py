@@ -34,7 +34,7 @@ from benchmarks.calls import Score, certified_once, ordered, score_of, scores_of
 from benchmarks.published import import_published
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.collect import collect_records
-from calibrate.data.questions import read_questions
+from calibrate.data.formats.questions import read_questions
 from calibrate.data.records import Record, read_records
 from calibrate.fitting import Target, fit
 from guardrail import Guardrail

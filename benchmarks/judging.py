@@ -32,7 +32,7 @@ import transformers
 from langchain_core.messages import BaseMessage, HumanMessage
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from calibrate.data.questions import read_questions as read_embedded
+from calibrate.data.formats.questions import read_questions as read_embedded
 from examples.demo.embedded import MODEL, TASKS
 from guardrail.sampling.sampler import draw
 from guardrail.specs import Clustering

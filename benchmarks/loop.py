@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from calibrate.correctness import label_records, make_rule
-from calibrate.data.questions import Question, read_questions
+from calibrate.data.formats.questions import read_questions
+from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordFile, read_records
 from calibrate.pipeline import fit_artifact
 from calibrate.scope import draw_to_label

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from .correctness import label_records, make_rule
     from .data.collect import collect_records
     from .data.formats.field_map import ImportSettings, ScoreColumn
-    from .data.questions import Question, read_questions
+    from .data.formats.questions import read_questions
+    from .data.questions import Question
     from .data.records import Record, RecordFile, RecordHeader, read_records, write_records
     from .data.split import split
     from .dataframe import Records, from_frame
@@ -92,7 +93,8 @@ _MODULES = {
     "correctness": "label_records make_rule",
     "data.collect": "collect_records",
     "data.formats.field_map": "ImportSettings ScoreColumn",
-    "data.questions": "Question read_questions",
+    "data.formats.questions": "read_questions",
+    "data.questions": "Question",
     "data.records": "Record RecordFile RecordHeader read_records write_records",
     "data.split": "split",
     "dataframe": "Records from_frame",

@@ -15,7 +15,7 @@ from guardrail.sampling.models import resolve_model
 from ..data.batches import Batches
 from ..data.collect import DrawingEngine
 from ..data.formats.field_map import parse_map
-from ..data.formats.questions import load_questions
+from ..data.formats.questions import read_questions
 from ..ray_engine import collect_on_ray
 from ..scope import POOL_FACTOR
 from .frame.app import command
@@ -68,7 +68,7 @@ def collect(
     if engine in ("live", "ray") and results:
         raise UsageError("--results belong to --engine batch. Add that, too.")
     columns = parse_map(map) if map else None
-    loaded = load_questions(questions, settings.questions_format, columns=columns, require_references=False)
+    loaded = read_questions(questions, settings.questions_format, columns=columns, require_references=False)
     batches = None
     if engine in ("batch", "export"):
         batches = Batches(out, submit=engine == "batch" and not results, results=results or ())

@@ -20,7 +20,7 @@ from guardrail.uncertainty import Estimator
 from guardrail.uncertainty.combine import FEWEST, ranked_parts
 
 from ..correctness import label_file, make_rule
-from ..data.formats.questions import load_questions
+from ..data.formats.questions import read_questions
 from ..data.progress import bar
 from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, read_records, rewrite_records
@@ -158,12 +158,12 @@ def _forecast(settings: RunSettings, questions: Sequence[Question], test_questio
 
 def _splits(settings: RunSettings, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:
     """The questions to calibrate on, and those to test on."""
-    questions = load_questions(settings.questions, settings.questions_format, require_references=True)
+    questions = read_questions(settings.questions, settings.questions_format, require_references=True)
     if settings.test_questions is None:
         if not settings.test_fraction:
             return questions, []
         return split(questions, test_fraction=settings.test_fraction, seed=settings.seed, groups=groups)
-    test = load_questions(settings.test_questions, settings.questions_format, require_references=True)
+    test = read_questions(settings.test_questions, settings.questions_format, require_references=True)
     known = {question.id for question in questions} | {question.asked for question in questions}
     if shared := [question.id for question in test if known & {question.id, question.asked}]:
         raise UsageError(

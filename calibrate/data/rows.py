@@ -63,12 +63,12 @@ def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> R
     if begin in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):
         return RowSource(_excel(path))
     kind = kind or _ENDINGS.get(path.suffix.lower().removeprefix("."))
-    if kind == "json":
+    if kind == "json" and not _has_lines(path):
         return RowSource(_json_rows(path, rows))
     if kind == "csv":
         opened = _table(path)
     elif kind in KINDS:
-        opened = RowSource(_jsonl(path) if kind == "jsonl" else _arrow(path))
+        opened = RowSource(_arrow(path) if kind == "parquet" else _jsonl(path))
     else:
         raise UsageError(
             f"{path} is not a .jsonl, .json, .csv, .tsv, .xlsx or .parquet file. Name its kind: --format "
@@ -123,6 +123,13 @@ def json_document(path: Path, hint: str) -> Any:
         raise RecordError(f"{path}: cannot be read as JSON ({error}). {hint}") from error
 
 
+def _has_lines(path: Path) -> bool:
+    """Whether a file named .json holds an object in each line, as the published files of MedMCQA do."""
+    with path.open("rb") as stream:
+        first, second = stream.readline().strip(), stream.readline().strip()
+    return first.startswith(b"{") and first.endswith(b"}") and second.startswith(b"{")
+
+
 def _jsonl(path: Path) -> Iterator[Found]:
     """The rows of the lines of a file; an empty line has none."""
     with path.open("rb") as lines:
@@ -148,13 +155,15 @@ def _jsonl(path: Path) -> Iterator[Found]:
 
 
 def _json_rows(path: Path, where: str | None) -> Iterator[Found]:
-    """Rows of a JSON document: its objects, those at a path in it, or a table of columns and data (pandas, MLflow)."""
-    found = json_document(path, "If each line is one object, rename the file to .jsonl; otherwise it is truncated.")
+    """Rows of a JSON document: its objects, those at a path in it or under "data", or a table of columns and data."""
+    found = json_document(path, "The file is truncated, or not a JSON document.")
     if where is not None and isinstance(found, dict):
         found = search(where, found, "--rows")
     if isinstance(found, dict) and isinstance(found.get("columns"), list) and isinstance(found.get("data"), list):
         names = [str(name) for name in found["columns"]]
         found = [dict(zip(names, row, strict=False)) if isinstance(row, list) else row for row in found["data"]]
+    elif isinstance(found, dict) and isinstance(found.get("data"), list) and where is None:
+        found, where = found["data"], "data"
     if not isinstance(found, list):
         lists = list(_lists(found)) if isinstance(found, dict) else []
         name = "the value there" if where is not None else "the document"

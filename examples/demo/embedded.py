@@ -13,8 +13,9 @@ from langchain_core.runnables import Runnable
 
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.collect import collect_records
+from calibrate.data.formats.questions import read_questions
 from calibrate.data.progress import bar
-from calibrate.data.questions import Question, option_labels, read_questions
+from calibrate.data.questions import Question, option_labels
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.fitting import fit
 from calibrate.judging import GateCounts, held_out

@@ -39,8 +39,9 @@ from starlette.routing import Route
 
 from calibrate.cli import app as calibrate
 from calibrate.correctness import TokenF1
+from calibrate.data.formats.questions import read_questions
 from calibrate.data.progress import bar
-from calibrate.data.questions import Question, read_questions
+from calibrate.data.questions import Question
 from calibrate.report.figures import COLOURS, render
 from calibrate.rules.certificate import interval
 from examples.demo.screen import CONSOLE, share, title

@@ -13,7 +13,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrate.data.questions import Question, fingerprint, read_questions
+from calibrate.data.formats.questions import read_questions
+from calibrate.data.questions import Question, fingerprint
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from guardrail.errors import MissingDependencyError, UsageError
 from guardrail.plain_json import canonical_json, sha256_hex

@@ -10,7 +10,7 @@ import pytest
 from calibrate.cli.frame.terminal import errors
 from calibrate.correctness import Exact, label_records
 from calibrate.data.collect import collect_records
-from calibrate.data.questions import read_questions
+from calibrate.data.formats.questions import read_questions
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.planning import labels_needed
 from calibrate.scoring.compute import score_records, supported

@@ -21,7 +21,7 @@ from benchmarks.scoring import header_of, made_records
 from calibrate import ray_engine
 from calibrate.cli import app
 from calibrate.data.collect import Collected, collect_records
-from calibrate.data.questions import read_questions
+from calibrate.data.formats.questions import read_questions
 from calibrate.data.records import read_records, record_line, write_records
 from calibrate.ray_engine import collect_on_ray, score_on_ray
 from calibrate.scoring.compute import score_file

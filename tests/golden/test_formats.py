@@ -15,8 +15,8 @@ import pytest
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps
 from calibrate.cli.frame.settings import RunSettings, load_settings
+from calibrate.data.formats.questions import read_questions
 from calibrate.data.labels import apply_labels, open_session, read_labels
-from calibrate.data.questions import read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.planning import Plan
 from calibrate.evaluation.results import Evaluation

@@ -127,7 +127,7 @@ class ImportedPlan(Frozen):
 class CollectSettings(Frozen):
     """How questions are asked. Every field is a name for `--set`; the common ones are flags as well (`_flag`)."""
 
-    questions_format: str | None = Field(default=None, description="Format of the questions: coqa, medmcqa, hf, ...")
+    questions_format: str | None = Field(default=None, description="Format of the questions: coqa, medmcqa, ...")
     score: Texts = _flag(SCORES, "What will be computed; decides what is drawn.", (), "-s", "NAME")
     scorer: Texts = _flag(SCORES, "A score of your own, MODULE:NAME.", (), metavar="NAME")
     calls: float | None = _flag(ASKING, "Calls for each question: 1, 1.4, 3, 11.")

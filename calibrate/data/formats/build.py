@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -13,14 +15,14 @@ from guardrail.plain_json import has_visible
 from guardrail.sampling.replies import is_cut, only_readable
 from guardrail.types import LEAST_LOGPROB, Missing, OptionScores, Sample, SampleSet, Uncertainty, Unmeasured
 
-from ..questions import Question, content_id, read_references, refuse_no_option
+from ..questions import Question, content_id, reference_label
 from ..record import Record
-from ..row import RawRow, parsed, read_list
+from ..row import RawRow, is_plain, parsed, read_list
 from .answers import Cautions, Drawn, loglikelihood, read_answer, read_samples, text_of, with_end
 from .field_map import ColumnMap, ImportSettings, ScoreColumn
 from .truth import Labels
 
-__all__ = ["Builder", "fields_of"]
+__all__ = ["Builder", "fields_of", "read_references", "refuse_no_option"]
 
 _FIXED = ("question", "answer", "samples", "options", "option_scores")
 """Fields that every row must have if the first has them."""
@@ -268,6 +270,47 @@ class Builder:
             return Uncertainty(value=stored, unit=score.spec.unit, estimator=score.key)
         reason, detail = missing.reason, missing.detail
         return Uncertainty(value=None, unit=score.spec.unit, estimator=score.key, reason=reason, detail=detail)
+
+
+def read_references(row: RawRow, column: str, repaired: Counter[str] | None = None) -> tuple[str, ...]:
+    """The accepted answers of a row; () without any.
+
+    Args:
+        row: The row.
+        column: Its column with them.
+        repaired: Counts, as sentences, what is read otherwise than it is written; None: that is refused.
+
+    Raises:
+        RecordError: They are no texts, or what would be repaired.
+    """
+    written = row.values.get(column)
+    inner = read_list(written) if isinstance(written, str) and written.lstrip().startswith("[") else None
+    items = row.listed(column)
+    if not row.textual and inner and all(isinstance(item, str) for item in inner):
+        if repaired is None:
+            as_list = json.dumps(inner, ensure_ascii=False)
+            rule = f"this text reads as a list of answers. Write {as_list}; if it is one answer, [TEXT]"
+            raise row.fail(column, written, rule)
+        items = inner
+        repaired['references are lists written as text (["a", "b"]) and were read as lists.'] += 1
+    good = [item for item in items if item is not None and str(item).strip()]
+    for item in good if good and repaired is not None else items:
+        if not is_plain(item) or not str(item).strip():
+            raise row.fail(column, items, f"every accepted answer must be a non-empty text; {item!r} is not")
+    if repaired is not None and len(good) < len(items):
+        repaired["rows have an empty accepted answer among others; it was left out."] += 1
+    return tuple(str(item).strip() for item in good)
+
+
+def refuse_no_option(row: RawRow, column: str, question: Question) -> None:
+    """Refuse a question with options of which no reference names one.
+
+    Raises:
+        RecordError: None of them is a label, or the text of exactly one option.
+    """
+    if question.options and question.references and reference_label(question) is None:
+        rule = f"one of them must be an option label ({', '.join(question.options)}) or the text of exactly one option"
+        raise row.fail(column, list(question.references), rule)
 
 
 def _is_nan(value: object) -> bool:

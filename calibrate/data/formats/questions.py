@@ -1,108 +1,191 @@
-"""Question files of any known format: our own, and the data sets of the paper, as published and as on the hub."""
+"""Question files: our own form, the data sets of the paper as published and as on the hub, and others by a map.
+
+A malformed row stops the reading with file, line and field; nothing is skipped, guessed or repaired.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
-from guardrail.errors import RecordError, UsageError
+from guardrail.errors import UsageError
 
-from ..questions import Question, question_of, read_questions
-from ..row import RawRow
-from ..rows import json_document, read_rows
-from .build import Builder, fields_of
+from ..questions import Question, content_id
+from ..row import RawRow, is_plain, parsed
+from ..rows import read_rows
+from .build import Builder, fields_of, read_references, refuse_no_option
 from .field_map import ColumnMap, ImportSettings
 
-__all__ = ["QUESTION_FORMATS", "load_questions"]
+__all__ = ["QUESTION_FORMATS", "read_questions"]
 
 
-def load_questions(
+def read_questions(
     path: str | Path,
     format: str | None = None,
     *,
     columns: ColumnMap | None = None,
     require_references: bool = True,
 ) -> list[Question]:
-    """Read questions.
+    """Read a question file, or the folder of a Hugging Face dataset.
+
+    Our own form is one object a question with ``question`` (text), ``references`` (list of texts, or one text), and
+    optionally ``id``, ``options`` (object, label to text), ``slots`` (object, slot of the prompt to text) and
+    ``group``. In place of ``question``, ``messages``: a conversation in OpenAI's form that ends with the question.
+    Tables: the same as columns; ``references`` separated by "|" or a JSON list; ``options`` as an object,
+    or as columns A, B, C, ...; ``slots`` as a JSON object. Other fields are ignored, but a field whose name is nearly
+    one of these is taken for a typing error.
 
     Args:
-        path: A file, or a folder of a Hugging Face dataset.
-        format: One of `QUESTION_FORMATS`; None recognises it.
+        path: A file of one row a question (`calibrate.data.rows.open_rows`).
+        format: One of `QUESTION_FORMATS`; None recognises it by the fields of the first row.
         columns: Columns, or paths into nested ones, of a file of another form; or None.
-        require_references: Whether our own format needs references; data sets always have them.
+        require_references: Whether a question of our own form without references is an error; data sets have them.
 
     Returns:
         The questions in file order; at least one, with distinct ids.
 
     Raises:
-        UsageError: An unknown format, a missing file, a file of no known format, or no question.
-        RecordError: A part is malformed; file, place and field are named.
-        MissingDependencyError: Parquet or Arrow without pyarrow.
+        RecordError: A malformed row, or two rows with the same id; file, line and field are named.
+        UsageError: The file does not exist, is of another kind, or holds no question; or an unknown format.
+        MissingDependencyError: Parquet, Arrow or Excel without the extra "data".
     """
     path = Path(path)
-    if not path.exists():
-        raise UsageError(f"no file at {path}. Give the path of a question file or data folder.")
-    name = format or ("mapped" if columns is not None else _detect(path))
+    if format is not None and format not in QUESTION_FORMATS:
+        raise UsageError(f"no question format named {format!r}. Known: {', '.join(QUESTION_FORMATS)}.")
+    rows = list(read_rows(path))
+    if not rows:
+        raise UsageError(f"{path} holds no question. Write one JSON object a line, or a CSV with a header line.")
     if columns is not None:
-        questions = _mapped(read_rows(path), columns)
-    elif name == "own":
-        return read_questions(path, require_references=require_references)
-    elif name in _READERS:
-        questions = _READERS[name](path)
+        found = _mapped(rows, columns)
+    elif (kind := format or _recognised(rows[0])) == "own":
+        found = ((row, _own(row, require_references=require_references)) for row in rows)
     else:
-        raise UsageError(f"no question format named {name!r}. Known: {', '.join(QUESTION_FORMATS)}.")
-    if not questions:
-        raise UsageError(f"{path} holds no question in format {name}.")
-    first: set[str] = set()
-    for question in questions:
-        if question.id in first:
-            raise RecordError(f"{path}: field 'id': got {question.id!r}, which two questions have. Remove one of them.")
-        first.add(question.id)
+        found = _READERS[kind](rows)
+    first_at: dict[str, str] = {}
+    questions = []
+    for row, question in found:
+        if question.id in first_at:
+            repeats = "this id" if row.values.get("id") not in (None, "") else "this question (with these options)"
+            raise row.fail(
+                "id", question.id, f"{repeats} is already at {first_at[question.id]}. Remove one or give it an id."
+            )
+        first_at[question.id] = row.where
+        questions.append(question)
     return questions
 
 
-def _mapped(rows: Iterator[RawRow], columns: ColumnMap) -> list[Question]:
+Read = Iterator[tuple[RawRow, Question]]
+"""Questions, and the row of each."""
+
+
+def _recognised(first: RawRow) -> str:
+    """The format of a file by the fields of its first row."""
+    if set(_MedMCQA.model_fields) - _OPTIONAL <= first.values.keys():
+        return "medmcqa"
+    return "coqa" if {"story", "questions", "answers"} <= first.values.keys() else "own"
+
+
+def _mapped(rows: Sequence[RawRow], columns: ColumnMap) -> Read:
     """Questions of rows by a map of their columns, or paths into nested ones."""
     plain = ("id", "question", "references", "options", "group")
     mapped = {name: columns.of(name) for name in plain if columns.mapped(name)}
     only = ColumnMap({**mapped, "answer": (), "samples": (), "tools": ()})
     whole = [row.with_paths(sorted(only.named)) for row in rows]
-    builder = Builder(ImportSettings(columns=only), fields_of(whole[0], only) if whole else frozenset())
-    return [builder.build(row).to_question() for row in whole]
+    builder = Builder(ImportSettings(columns=only), fields_of(whole[0], only))
+    return ((row, builder.build(row).to_question()) for row in whole)
 
 
-def _detect(path: Path) -> str:
-    """The format of a file by its name and its begin."""
-    kind = path.suffix.lower()
-    if path.is_dir() or kind == ".parquet":
-        return "hf"
-    values = _begin(path, whole=kind == ".json") if kind in (".jsonl", ".ndjson", ".json") else None
-    if isinstance(values, dict) and set(_MedMCQA.model_fields) - _OPTIONAL <= values.keys():
-        return "medmcqa"
-    if kind != ".json" or isinstance(values, list):
-        return "own"
-    data = values.get("data") if isinstance(values, dict) else None
-    if isinstance(data, list) and data and isinstance(data[0], dict) and {"story", "questions"} <= data[0].keys():
-        return "coqa"
-    raise UsageError(
-        f"{path} is of no known format. Name it: --set questions_format={'|'.join(_READERS)}; or rename it to .jsonl "
-        "if it holds one question a line."
+# -- Our own form ------------------------------------------------------------------------------------------------------
+
+_FIELDS = ("id", "question", "messages", "references", "options", "group", "slots")
+_LETTERS = tuple("ABCDEFGHIJ")
+
+
+def _own(row: RawRow, *, require_references: bool) -> Question:
+    """The question of a row with our own fields."""
+    _refuse_near_names(row)
+    messages, text = _messages(row), row.values.get("question")
+    if messages is not None:
+        text = messages[-1]["content"]
+    if not isinstance(text, str) or not text.strip():
+        there = ", ".join(map(str, row.values)) or "nothing"
+        rule = f"it must be a non-empty text. If another column of {there} holds it: --map question=COLUMN"
+        raise row.fail("question", text, rule)
+    options = _options(row)
+    references = read_references(row, "references")
+    if not references and require_references:
+        raise row.fail(
+            "references", row.values.get("references"), "at least one accepted answer is needed to label the model's "
+            "answer. Add it, or let people judge the answers: calibrate collect, score, label --interactive."
+        )  # fmt: skip
+    slots = _slots(row)
+    question = Question(
+        id=row.name("id") or content_id(text, options, slots, messages=messages),
+        question=text,
+        references=references,
+        options=options,
+        slots=slots,
+        group=row.name("group"),
+        messages=messages,
     )
+    refuse_no_option(row, "references", question)
+    return question
 
 
-def _begin(path: Path, *, whole: bool) -> Any:
-    """A whole JSON document, or the first line of JSON lines; None without either."""
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
-    for part in (text, text.partition("\n")[0]) if whole else (text.partition("\n")[0],):
-        try:
-            return json.loads(part)
-        except json.JSONDecodeError:
+def _refuse_near_names(row: RawRow) -> None:
+    names = {name: name for name in _FIELDS if name != "id"}
+    names |= {"reference": "references", "answer": "references", "answers": "references", "choices": "options"}
+    for name in row.values:
+        if name in _FIELDS or not isinstance(name, str):
             continue
-    return None
+        near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.8)
+        if near and names[near[0]] not in row.values:
+            raise row.fail(name, row.values[name], f"unknown field. Rename it to {names[near[0]]!r}.")
+
+
+def _options(row: RawRow) -> dict[str, str] | None:
+    labelled = row.labelled("options", keep=row.values.get("options") or ())  # null is refused below
+    if labelled is None and row.textual:  # a column for each
+        labelled = {letter: row.values[letter] for letter in _LETTERS if letter in row.values} or None
+    for label, text in (labelled or {}).items():
+        if not label or not is_plain(text) or text == "":
+            raise row.fail("options", labelled, f"option {label!r} must be a non-empty text, got {text!r}")
+    return None if labelled is None else {label: str(text) for label, text in labelled.items()}
+
+
+def _slots(row: RawRow) -> dict[str, str] | None:
+    value = parsed(row.values.get("slots"))
+    if value is None or value == {}:
+        return None
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise row.fail("slots", value, 'it must be an object from slot to text, e.g. {"context": "..."}')
+    return value
+
+
+def _messages(row: RawRow) -> tuple[dict[str, Any], ...] | None:
+    value = row.values.get("messages")
+    if value is None:
+        return None
+    if row.values.get("question"):
+        raise row.fail("question", row.values["question"], "messages hold the question: leave this field out")
+    roles = [message.get("role") if isinstance(message, dict) else None for message in value or ()]
+    if not isinstance(value, list) or not set(roles) <= {"system", "user", "assistant"} or "system" in roles[1:]:
+        form = (
+            'it must be a list of {"role": "user" or "assistant", "content": text}, with a system message first if any'
+        )
+        raise row.fail("messages", value, form)
+    if roles[-1:] != ["user"] or not all(isinstance(message.get("content"), str) for message in value):
+        way_out = "each content must be a text, and the last message the user's: cut a log before the answer to measure"
+        raise row.fail("messages", value, way_out)
+    return tuple({"role": message["role"], "content": message["content"]} for message in value)
+
+
+# -- Data sets as published --------------------------------------------------------------------------------------------
 
 
 class _Published(BaseModel):
@@ -111,10 +194,10 @@ class _Published(BaseModel):
     model_config = ConfigDict(str_strip_whitespace=True, str_min_length=1, coerce_numbers_to_str=True)
 
 
-Read = TypeVar("Read", bound=_Published)
+Row = TypeVar("Row", bound=_Published)
 
 
-def _read(kind: type[Read], row: RawRow) -> Read:
+def _read(kind: type[Row], row: RawRow) -> Row:
     """A row as published.
 
     Raises:
@@ -127,8 +210,8 @@ def _read(kind: type[Read], row: RawRow) -> Read:
         *above, field = first["loc"]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in above)
         got = None if first["type"] == "missing" else first["input"]
-        where = RawRow(row.where + (place if not row.where.endswith(":") else place.removeprefix(".")), {})
-        raise where.fail(str(field), got, f"{first['msg']}. Correct the file, or copy it again.") from error
+        way_out = f"{first['msg']}. Correct the file, or copy it again."
+        raise replace(row, where=row.where + place).fail(str(field), got, way_out) from error
 
 
 # -- CoQA (Reddy et al. 2019): conversations about a story. Every turn becomes one question: the story, the earlier
@@ -149,31 +232,22 @@ class _Story(_Published):
     additional_answers: dict[str, list[_Turn]] = Field(default_factory=dict)
 
 
-class _CoQA(_Published):
-    data: list[_Story]
+def _coqa(rows: Sequence[RawRow]) -> Read:
+    return ((row, question) for i, row in enumerate(rows) for question in _conversation(row, _story(row, i)))
 
 
-def _coqa(path: Path) -> list[Question]:
-    document = json_document(path, "The file is truncated or not a JSON document; copy it again.")
-    whole = _read(_CoQA, RawRow(f"{path}:", document if isinstance(document, dict) else {"data": document}))
-    return [
-        question
-        for number, story in enumerate(whole.data)
-        for question in _conversation(RawRow(f"{path}:data[{number}]", {}), story)
-    ]
-
-
-def _hub_story(row: RawRow, number: int) -> _Story:
-    """A conversation as on the hub, which has neither ids nor additional answers."""
+def _story(row: RawRow, number: int) -> _Story:
+    """A conversation as published, or as on the hub, which has neither ids nor additional answers."""
 
     def turns(texts: Any) -> Any:
         listed = enumerate(texts, start=1) if isinstance(texts, list) else ()
         return [{"input_text": text, "turn_id": turn} for turn, text in listed]
 
     values = row.values
-    answers = values["answers"].get("input_text")
-    story = {"id": f"coqa-{number}", "story": values["story"], "questions": turns(values["questions"])}
-    return _read(_Story, RawRow(row.where, {**story, "answers": turns(answers)}))
+    if isinstance(answers := values.get("answers"), dict):
+        answered = {"questions": turns(values.get("questions")), "answers": turns(answers.get("input_text"))}
+        row = replace(row, values={"id": f"coqa-{number}", "story": values.get("story"), **answered})
+    return _read(_Story, row)
 
 
 def _conversation(row: RawRow, story: _Story) -> Iterator[Question]:
@@ -216,14 +290,13 @@ class _MedMCQA(_Published):
 _OPTIONAL = {"id", "subject_name"}
 
 
-def _medmcqa(rows: Sequence[RawRow], base: int | None = None) -> list[Question]:
+def _medmcqa(rows: Sequence[RawRow], base: int | None = None) -> Read:
     """Questions; the group is the subject, and ``base`` what cop counts from (None reads it off the rows)."""
     published = [_read(_MedMCQA, row) for row in rows]
     cops = [each.cop for each in published]
     if -1 in cops:
         raise rows[cops.index(-1)].fail("cop", -1, "the answers of the test part are withheld. Use another part.")
     base = _base(rows, cops) if base is None else base
-    questions = []
     for row, each in zip(rows, published, strict=True):
         if not base <= each.cop < base + 4:
             raise row.fail(
@@ -231,10 +304,8 @@ def _medmcqa(rows: Sequence[RawRow], base: int | None = None) -> list[Question]:
             )
         options = {"A": each.opa, "B": each.opb, "C": each.opc, "D": each.opd}
         right = tuple(options)[each.cop - base]
-        questions.append(
-            Question(id=each.id, question=each.question, references=(right,), options=options, group=each.subject_name)
-        )
-    return questions
+        group = each.subject_name
+        yield row, Question(id=each.id, question=each.question, references=(right,), options=options, group=group)
 
 
 def _base(rows: Sequence[RawRow], cops: Sequence[int]) -> int:
@@ -251,41 +322,12 @@ def _base(rows: Sequence[RawRow], cops: Sequence[int]) -> int:
     return 0 if 0 in cops else 1
 
 
-# -- Readers by format -------------------------------------------------------------------------------------------------
-
-
-def _rows(path: Path) -> list[RawRow]:
-    """All rows; the first that cannot be read stops. The official files of MedMCQA have lines, and end with .json."""
-    kind = "jsonl" if path.is_file() and path.suffix.lower() == ".json" else None
-    rows = list(read_rows(path, kind))
-    if not rows:
-        raise UsageError(f"{path} holds no row")
-    return rows
-
-
-def _hub(path: Path) -> list[Question]:
-    """A data set folder or Parquet file: one of the known sets by its columns, or our own fields as columns."""
-    rows = _rows(path)
-    values: Mapping[str, Any] = rows[0].values
-    if set(_MedMCQA.model_fields) - _OPTIONAL <= values.keys():
-        return _medmcqa(rows)
-    if "story" in values and isinstance(values.get("questions"), list) and isinstance(values.get("answers"), dict):
-        return [each for i, row in enumerate(rows) for each in _conversation(row, _hub_story(row, i))]
-    if {"question", "references"} <= values.keys():
-        return [question_of(row, require_references=True) for row in rows]
-    raise UsageError(
-        f"{path} has columns {', '.join(values)}; those of MedMCQA and CoQA are known, and question, references[, "
-        "options, group, id]. Name the columns: --map question=COLUMN --map references=COLUMN."
-    )
-
-
-_READERS: dict[str, Callable[[Path], list[Question]]] = {
+_READERS: dict[str, Callable[[Sequence[RawRow]], Read]] = {
     "coqa": _coqa,
-    "hf": _hub,
-    "medmcqa": lambda path: _medmcqa(_rows(path)),
-    "medmcqa-0": lambda path: _medmcqa(_rows(path), 0),
-    "medmcqa-1": lambda path: _medmcqa(_rows(path), 1),
+    "medmcqa": _medmcqa,
+    "medmcqa-0": lambda rows: _medmcqa(rows, 0),
+    "medmcqa-1": lambda rows: _medmcqa(rows, 1),
 }
 
 QUESTION_FORMATS = ("own", *_READERS)
-"""Formats by name; "own" is the one of this project, JSONL or CSV."""
+"""Formats by name; "own" is the one of this project."""

@@ -17,7 +17,8 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
 from calibrate.data.collect import PROBE, Pace, collect_records
-from calibrate.data.questions import Question, read_questions
+from calibrate.data.formats.questions import read_questions
+from calibrate.data.questions import Question
 from calibrate.data.records import read_records
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, question_text

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from calibrate.data.questions import Question, fingerprint, option_labels, read_questions, reference_label
+from calibrate.data.formats.questions import read_questions
+from calibrate.data.questions import Question, fingerprint, option_labels, reference_label
 from guardrail.errors import RecordError, UsageError
 
 

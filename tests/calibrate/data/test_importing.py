@@ -341,8 +341,10 @@ def test_a_json_array_is_read_like_json_lines(tmp_path: Path) -> None:
     path.write_text(json.dumps({"id": {"0": "a"}, "answer": {"0": "x"}}))  # df.to_json(path)
     with pytest.raises(RecordError, match=r"must be a list of objects.* orient=.records."):
         import_file(path)
-    path.write_text('{"id": "a"}\n{"id": "b"}\n')
-    with pytest.raises(RecordError, match=r"rename the file to \.jsonl"):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))  # as the published files of MedMCQA
+    assert len(import_file(path).file.records) == 2
+    path.write_text(json.dumps(rows)[:-9])
+    with pytest.raises(RecordError, match=r"rows\.json:1: not JSON: .*The file is truncated"):
         import_file(path)
 
 

@@ -12,8 +12,9 @@ from langchain_core.messages import AIMessage
 from calibrate.cli.frame.settings import CollectSettings, load_settings
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.collect import collect_records
+from calibrate.data.formats.questions import read_questions
 from calibrate.data.labels import refuse_contradictions
-from calibrate.data.questions import Question, fingerprint, read_questions, slot_names
+from calibrate.data.questions import Question, fingerprint, slot_names
 from calibrate.data.records import RecordFile, read_records
 from calibrate.pipeline import fit_artifact
 from calibrate.report.assessment import next_steps

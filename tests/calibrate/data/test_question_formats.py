@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from calibrate.data.formats.field_map import parse_map
-from calibrate.data.formats.questions import QUESTION_FORMATS, load_questions
+from calibrate.data.formats.questions import read_questions
 from calibrate.data.questions import Question
 from guardrail.errors import RecordError, UsageError
-from tests.calibrate import fakes
 
 COQA: dict[str, Any] = {
     "version": "1.0",
@@ -73,7 +72,7 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.mark.parametrize("format", [None, "coqa"])
 def test_coqa_turns_carry_the_story_and_the_gold_history(tmp_path: Path, format: str | None) -> None:
-    loaded = load_questions(document(tmp_path / "coqa-dev-v1.0.json", COQA), format)
+    loaded = read_questions(document(tmp_path / "coqa-dev-v1.0.json", COQA), format)
     name = "3dr23u6we5exclen4th8uq9rb42tel"
     assert [question.id for question in loaded] == [f"{name}-1", f"{name}-2", f"{name}-3"]
     assert {question.group for question in loaded} == {name}
@@ -107,26 +106,26 @@ def test_a_malformed_conversation_is_named_by_its_place(tmp_path: Path, change: 
     content = json.loads(json.dumps(COQA))
     change(content["data"][0])
     with pytest.raises(RecordError) as caught:
-        load_questions(document(tmp_path / "coqa.json", content), "coqa")
+        read_questions(document(tmp_path / "coqa.json", content), "coqa")
     assert f"coqa.json:{fragment}" in str(caught.value)
 
 
 def test_medmcqa_counts_from_one_or_from_zero(tmp_path: Path) -> None:
-    official = load_questions(lines(tmp_path / "dev.json", medmcqa([1, 4, 2])))
+    official = read_questions(lines(tmp_path / "dev.json", medmcqa([1, 4, 2])))
     assert [question.references for question in official] == [("A",), ("D",), ("B",)]
     assert official[0].options == {"A": "one", "B": "two", "C": "three", "D": "four"}
     assert official[0].group == "Anatomy"
-    hub = load_questions(lines(tmp_path / "hub.jsonl", medmcqa([1, 0, 2])))
+    hub = read_questions(lines(tmp_path / "hub.jsonl", medmcqa([1, 0, 2])))
     assert [question.references for question in hub] == [("B",), ("A",), ("C",)]
     unclear = lines(tmp_path / "few.json", medmcqa([1, 2]))
     with pytest.raises(UsageError, match=r"cop is never 0 or 4.*medmcqa-1 or medmcqa-0"):
-        load_questions(unclear)
-    assert load_questions(unclear, "medmcqa-1")[0].references == ("A",)
-    assert load_questions(unclear, "medmcqa-0")[0].references == ("B",)
+        read_questions(unclear)
+    assert read_questions(unclear, "medmcqa-1")[0].references == ("A",)
+    assert read_questions(unclear, "medmcqa-0")[0].references == ("B",)
     with pytest.raises(UsageError, match="two files that count differently"):
-        load_questions(lines(tmp_path / "mixed.json", medmcqa([0, 4])))
+        read_questions(lines(tmp_path / "mixed.json", medmcqa([0, 4])))
     with pytest.raises(RecordError, match=r"x\.json:2: field 'cop': got 4; it must be in 0 \.\.\. 3"):
-        load_questions(lines(tmp_path / "x.json", medmcqa([0, 4])), "medmcqa-0")
+        read_questions(lines(tmp_path / "x.json", medmcqa([0, 4])), "medmcqa-0")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_medmcqa_counts_from_one_or_from_zero(tmp_path: Path) -> None:
 )
 def test_medmcqa_refuses_what_names_no_option(tmp_path: Path, cop: Any, fragment: str) -> None:
     with pytest.raises(RecordError) as caught:
-        load_questions(lines(tmp_path / "m.json", medmcqa([1, cop])))
+        read_questions(lines(tmp_path / "m.json", medmcqa([1, cop])))
     assert "m.json:2: field 'cop'" in str(caught.value)
     assert fragment in str(caught.value)
 
@@ -176,14 +175,14 @@ def test_data_folders_of_the_hub(
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     pyarrow = pytest.importorskip("pyarrow")
-    saved = load_questions(arrow_folder(tmp_path / "saved", rows))
+    saved = read_questions(arrow_folder(tmp_path / "saved", rows))
     assert [question.id for question in saved] == ids
     assert [question.references for question in saved] == references
     (tmp_path / "hub" / "data").mkdir(parents=True)
     file = tmp_path / "hub" / "data" / "validation-00000-of-00001.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-    assert load_questions(tmp_path / "hub") == saved
-    assert load_questions(file, "hf") == saved
+    assert read_questions(tmp_path / "hub") == saved
+    assert read_questions(file) == saved
 
 
 def test_splits_are_never_mixed(tmp_path: Path) -> None:
@@ -193,11 +192,11 @@ def test_splits_are_never_mixed(tmp_path: Path) -> None:
     arrow_folder(both / "validation", rows)
     document(both / "dataset_dict.json", {"splits": ["train", "validation"]})
     with pytest.raises(UsageError, match="holds splits train, validation"):
-        load_questions(both)
+        read_questions(both)
     # Shards are read in the order that the state file lists: rows 0 and 2, then 1 and 3.
-    assert [question.id for question in load_questions(both / "train")] == ["m0", "m2", "m1", "m3"]
+    assert [question.id for question in read_questions(both / "train")] == ["m0", "m2", "m1", "m3"]
     document(both / "dataset_dict.json", {"splits": ["validation"]})
-    assert len(load_questions(both)) == 4
+    assert len(read_questions(both)) == 4
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     for name in ("train-00000-of-00001", "test-00000-of-00001"):
@@ -206,45 +205,37 @@ def test_splits_are_never_mixed(tmp_path: Path) -> None:
     for name in ("train-00000-of-00001", "test-00000-of-00001"):
         (tmp_path / f"{name}.parquet").rename(tmp_path / "flat" / f"{name}.parquet")
     with pytest.raises(UsageError, match=r"several splits \(test, train\)"):
-        load_questions(tmp_path / "flat")
+        read_questions(tmp_path / "flat")
 
 
 def test_folders_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no dataset"):
-        load_questions(tmp_path)
+        read_questions(tmp_path)
     chosen = arrow_folder(tmp_path / "chosen", medmcqa([0]), _indices_data_files=[{"filename": "indices.arrow"}])
     with pytest.raises(UsageError, match="flatten_indices"):
-        load_questions(chosen)
+        read_questions(chosen)
     broken = arrow_folder(tmp_path / "broken", medmcqa([0]))
     (broken / "data-00000-of-00001.arrow").write_text("version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(RecordError, match="not an Arrow stream"):
-        load_questions(broken)
+        read_questions(broken)
     other = arrow_folder(tmp_path / "other", [{"text": "x", "label": 1}])
-    with pytest.raises(UsageError, match=r"has columns text, label; .*--map question=COLUMN"):
-        load_questions(other)
+    with pytest.raises(RecordError, match=r"another column of text, label holds it: --map question=COLUMN"):
+        read_questions(other)
 
 
 def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"of no known format\. Name it: --set questions_format=coqa"):
-        load_questions(document(tmp_path / "x.json", {"data": []}))
+    with pytest.raises(UsageError, match="holds no question"):
+        read_questions(document(tmp_path / "x.json", {"data": []}))
     (tmp_path / "torn.json").write_text('{"data": [')
     with pytest.raises(RecordError, match=r"torn\.json:1: not JSON"):
-        load_questions(tmp_path / "torn.json", "coqa")
+        read_questions(tmp_path / "torn.json", "coqa")
     with pytest.raises(UsageError, match="no question format named 'quac'"):
-        load_questions(tmp_path / "x.json", "quac")
+        read_questions(tmp_path / "x.json", "quac")
     with pytest.raises(UsageError, match="no file at"):
-        load_questions(tmp_path / "none.json")
+        read_questions(tmp_path / "none.json")
     twice = {"data": [COQA["data"][0]] * 2}
-    with pytest.raises(RecordError, match="which two questions have"):
-        load_questions(document(tmp_path / "twice.json", twice))
-
-
-def test_our_own_format_is_read_as_before(tmp_path: Path) -> None:
-    path = fakes.write_questions(tmp_path / "q.jsonl")
-    loaded = load_questions(path)
-    assert len(loaded) == fakes.SIZE
-    assert load_questions(path, "own") == loaded
-    assert "own" in QUESTION_FORMATS
+    with pytest.raises(RecordError, match="this id is already at"):
+        read_questions(document(tmp_path / "twice.json", twice))
 
 
 def test_aliases_in_a_text_are_no_single_answer(tmp_path: Path) -> None:
@@ -252,9 +243,9 @@ def test_aliases_in_a_text_are_no_single_answer(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     path.write_text('{"question": "Largest planet?", "references": "[\'Jupiter\', \'Zeus\']"}\n')
     with pytest.raises(RecordError, match=r'Write \["Jupiter", "Zeus"\]; if it is one answer, \[TEXT\]'):
-        load_questions(path)
+        read_questions(path)
     path.write_text('{"question": "f() ==", "references": ["[\'a\', \'b\']"]}\n')
-    assert load_questions(path)[0].references == ("['a', 'b']",)
+    assert read_questions(path)[0].references == ("['a', 'b']",)
 
 
 def test_other_data_sets_are_read_by_paths(tmp_path: Path) -> None:
@@ -264,8 +255,8 @@ def test_other_data_sets_are_read_by_paths(tmp_path: Path) -> None:
     rows = [{"QuestionId": "t1", "Question": "Capital?", "Answer": answer}]
     path.write_text(json.dumps(rows))
     columns = parse_map(["id=QuestionId", "question=Question", "references=Answer.Aliases"])
-    (question,) = load_questions(path, columns=columns)
+    (question,) = read_questions(path, columns=columns)
     assert question == Question(id="t1", question="Capital?", references=("Paris", "City of Light"))
     path.write_text(json.dumps({"Data": rows}))
     with pytest.raises(RecordError, match=r"--rows Data; or save that list as a file"):
-        load_questions(path, columns=columns)
+        read_questions(path, columns=columns)

@@ -15,7 +15,7 @@ import pytest
 
 from calibrate.correctness import make_rule
 from calibrate.data.collect import collect_records
-from calibrate.data.questions import read_questions
+from calibrate.data.formats.questions import read_questions
 from guardrail.review import CandidateRule, Decision, Deliverer, ReviewStore
 from guardrail.testing import ScriptedChat, make_artifact
 from tests.calibrate import fakes
