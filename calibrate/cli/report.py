@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,10 +14,10 @@ from guardrail.errors import UsageError
 
 from ..data.progress import bar
 from ..data.records import RecordFile
-from ..evaluation.audit import audit
 from ..evaluation.promise_test import ALONE
 from ..judging import keys_of_score, require_same
-from ..report import assessment, parts_of, write_report
+from ..report import Report
+from ..report.assessment import verdict_text
 from ..report.facts import facts
 from ..rules import RULES
 from ..scoring.names import stored_key
@@ -79,75 +77,42 @@ def report(
             f"a {loaded.kind} has no page. Say it in words: calibrate report {listed([artifact])}, or save one of its "
             f"artifacts ({of_one} in Python)."
         )
-    page = _Page(records, test or (), artifact, out, TableFlags(map, right, cut))
-    conclude(*_write_page(loaded, page, estimator, splits), f"open {out} in a browser")
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """The files of a page, as a user named them, and the options about tables."""
-
-    records: Sequence[Path]
-    test: Sequence[Path]
-    artifact: Path
-    out: Path
-    columns: TableFlags
-
-    def command(self) -> str:
-        """The command that writes the page."""
-        tested = "".join(f" --test {listed([path])}" for path in self.test)
-        return (
-            f"calibrate report {listed(self.records)} --artifact {listed([self.artifact])}{self.columns.typed}{tested} "
-            f"--out {listed([self.out])}"
-        )
-
-    def fit_command(self, artifact: CalibrationArtifact, key: str, n_left_out: int) -> list[str]:
-        """The command that makes the artifact, if these files and the artifact tell all of it.
-
-        A custom rule, people's labels and the seed of a test part that was kept out are not in the artifact.
-        """
-        n_chosen_on = 0 if artifact.data.choice is None else artifact.data.choice.n
-        if n_left_out > n_chosen_on or artifact.outcome.rule not in RULES:
-            return []
-        flags = f"{self.columns.typed} {fit_flags(artifact, key)} --out {listed([self.artifact])}"
-        return [f"calibrate fit {listed(self.records)}{flags}"]
-
-
-def _write_page(
-    artifact: CalibrationArtifact, page: _Page, estimator: str | None, splits: int
-) -> tuple[list[Path], assessment.VerdictText]:
-    """Write the page and print what the test part says; returns the files, and the verdict in words."""
-    file = open_pool(page.records, page.columns.settings)
-    test_file = open_pool(page.test, page.columns.settings) if page.test else None
-    key = estimator_of(file, artifact, estimator)
-    for each in (file, test_file):
-        if each is not None:
-            require_same(artifact, each, key)
-    test = () if test_file is None else test_file.records
-    parts = parts_of(artifact, file.records, key, test)
-    n_tested_here = 0 if page.test else len(parts.test)
-    if (extra := assessment.not_fitted_on(parts.n_left_out, n_tested_here)) is not None:
-        print_line(extra, "yellow")
-    # A part of the record file that was kept out of the fit is not a file.
-    alone = fresh_command(artifact, key, page.test, page.artifact, page.columns.typed) if page.test else ALONE
+    columns = TableFlags(map, right, cut)
+    file = open_pool(records, columns.settings)
+    tested = open_pool(test, columns.settings) if test else None
+    key = estimator_of(file, loaded, estimator)
+    for each in filter(None, (file, tested)):
+        require_same(loaded, each, key)
+    page = Report.of(
+        loaded,
+        file.records,
+        key,
+        () if tested is None else tested.records,
+        # A part of the record file that was kept out of the fit is not a file.
+        alone=fresh_command(loaded, key, test, artifact, columns.typed) if test else ALONE,
+        named=listed(records),
+    )
+    if page.parts.note is not None:
+        print_line(page.parts.note, "yellow")
+    read, named = f"{listed(records)}{columns.typed}", "".join(f" --test {listed([path])}" for path in test or ())
+    commands = [f"calibrate report {read} --artifact {listed([artifact])}{named} --out {listed([out])}"]
+    if _is_whole_fit(page):
+        commands.insert(0, f"calibrate fit {read} {fit_flags(loaded, key)} --out {listed([artifact])}")
     with bar(console, "writing the report", "splits") as progress:
-        written = write_report(
-            page.out,
-            artifact,
-            file.records,
-            estimator=key,
-            test=test,
-            splits=splits,
-            commands=[*page.fit_command(artifact, key, parts.n_left_out + n_tested_here), page.command()],
-            alone=alone,
-            progress=progress,
-        )
-    audited = audit(artifact, parts.test, key) if parts.test else None
-    text = assessment.verdict_text(artifact, audited, alone, assessment.Found(listed(page.records)))
-    if audited is not None:
-        print_verdict(text)
-        print_more(text)
-    return written, text
+        written = page.write(out, splits=splits, commands=commands, progress=progress)
+    if page.audited is not None:
+        print_verdict(page.text)
+        print_more(page.text)
+    conclude(written, page.text, f"open {out} in a browser")
+
+
+def _is_whole_fit(page: Report) -> bool:
+    """Whether the record files and the artifact tell all about its fit.
+
+    A custom rule, people's labels and the seed of a test part that was kept out are not in the artifact.
+    """
+    choice = page.artifact.data.choice
+    return page.parts.n_others <= (0 if choice is None else choice.n) and page.artifact.outcome.rule in RULES
 
 
 def _say(artifact: Artifact, path: Path, *, as_json: bool) -> None:
@@ -161,7 +126,7 @@ def _say(artifact: Artifact, path: Path, *, as_json: bool) -> None:
     if isinstance(artifact, CascadeArtifact):
         print_cascade(artifact, path)
         return
-    text = assessment.verdict_text(artifact)
+    text = verdict_text(artifact)
     print_verdict(text, most=None)
     print_line(not_covered(artifact))
     print_facts(facts(artifact), caveats_of(artifact.outcome.rule))

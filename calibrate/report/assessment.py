@@ -39,7 +39,7 @@ from ..judging import GateCounts
 from .facts import auroc_of, left_out
 
 __all__ = [
-    *("MOST_WARNINGS", "ArtifactVerdict", "Found", "VerdictText", "next_steps", "not_fitted_on", "ranking"),
+    *("MOST_WARNINGS", "ArtifactVerdict", "Found", "VerdictText", "next_steps", "ranking"),
     *("second_look", "standing", "undecided_answers", "unread", "verdict_text", "warnings"),
 ]
 
@@ -384,16 +384,3 @@ def second_look(suspicious: Suspicious, report: str = "") -> str | None:
         return None
     listed = f" See them: {report}" if report else ""
     return f"Of the labels, {' and '.join(said)}. If such a label is wrong, it moves the threshold.{listed}"
-
-
-def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
-    """Note that a record file holds labelled questions that were not fitted on; None if it holds none.
-
-    Args:
-        n_left_out: Such questions in no part of the report.
-        n_shown: Such questions that are its test part although the user named no test file.
-    """
-    if not n_left_out and not n_shown:
-        return None
-    then = "This report leaves them out." if n_left_out else "They are the test part here."
-    return f"{n_left_out or n_shown} labelled questions of the record file were not fitted on. {then}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
-from guardrail.describe import caveats, confidence, guarantee, nouns_of, summary, unguardable, warning
+from guardrail.describe import caveats, confidence, guarantee, nouns_of, warning
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
 from guardrail.items.spec import ITEMS, ItemScores
@@ -28,7 +28,7 @@ from ..evaluation.results import Evaluation
 from ..judging import at_calibration, calibration_part, without
 from ..rules import PLANNED, RULES, compared_rules
 from ..scoring.scores import scored_by, units_of
-from . import assessment
+from .assessment import Found, VerdictText, ranking, verdict_text
 from .content import (
     Part,
     categories,
@@ -44,7 +44,7 @@ from .content import (
 from .facts import auroc_of, facts
 from .figures import Figure, Items, across_alpha, risk_coverage, score_histogram
 
-__all__ = ["Parts", "compare_rules", "parts_of", "sweep", "write_report"]
+__all__ = ["Parts", "Report", "compare_rules", "parts_of", "sweep", "write_report"]
 
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Alphas of the sweep, as multiples of the artifact's."""
@@ -109,7 +109,7 @@ def write_report(
     records: Sequence[Record],
     *,
     estimator: str,
-    test: Sequence[Record] | None = None,
+    test: Sequence[Record] = (),
     splits: int = 0,
     commands: Sequence[str] = (),
     alone: str = ALONE,
@@ -137,60 +137,87 @@ def write_report(
     Raises:
         UsageError: The records are not those the artifact was fitted on, or no test record has a label or a score.
     """
-    path = Path(path)
-    split = parts_of(artifact, records, estimator, test or ())
-    parts = [Part("calibration", split.fitted, at_calibration(artifact))]
-    audited = None
-    if split.test:
-        audited = audit(artifact, split.test, estimator)
-        parts.append(Part("test", split.test, audited.held_out))
-    figures, evaluation = _figures(artifact, split.test, estimator), None
-    if splits:
-        evaluation = compare_rules(artifact, split.fitted, estimator, splits=splits, progress=progress)
-        rows, base = sweep(artifact, split.fitted, estimator, splits=splits).rows, evaluation.base_error
-        figures["alphas"] = across_alpha({"": rows}, alpha=artifact.alpha, base_error=base, nouns=nouns_of(artifact))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = [path]
-    for name, figure in figures.items():
-        written.append(path.with_name(f"{path.stem}-{name}.png"))
-        written[-1].write_bytes(figure.png)
-    context = {
-        **_verdict(artifact, audited, alone),
-        **_evidence(artifact, parts, estimator, evaluation),
-        "figures": figures,
-        "commands": commands,
-        "extra": assessment.not_fitted_on(split.n_left_out, 0 if test else len(split.test)),
-    }
-    atomic_write(path, _rendered(context), private=True)  # it shows questions and answers
-    return written
+    report = Report.of(artifact, records, estimator, test, alone=alone)
+    return report.write(Path(path), splits=splits, commands=commands, progress=progress)
 
 
-def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> dict[str, Any]:
-    """What the page says first: the verdict, the promise and its limits, and what to do next."""
-    nouns = nouns_of(artifact)
-    return {
-        "artifact": artifact,
-        "standing": assessment.standing(artifact, test),
-        "good": artifact.outcome.n_accepted > 0,
-        "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact), nouns),
-        "nouns": nouns,
-        "lines": summary(artifact),
-        "open_gate": warning(artifact),
-        "useless": unguardable(artifact),
-        "test": test,
-        "audited": [] if test is None or not test.n else test.findings,
-        "facts": facts(artifact),
-        "caveats": caveats(artifact),
-        "steps": assessment.next_steps(artifact, test, alone),
-        "auroc": auroc_of(artifact),
-        "ranking": assessment.ranking(artifact),
-    }
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An artifact beside its records.
+
+    Attributes:
+        artifact: The artifact.
+        estimator: Key of its estimator in the records.
+        parts: The records.
+        audited: The test of its promise on the test part; None without one.
+        text: The verdict, warnings and next steps.
+    """
+
+    artifact: CalibrationArtifact
+    estimator: str
+    parts: Parts
+    audited: Audit | None
+    text: VerdictText
+
+    @classmethod
+    def of(
+        cls,
+        artifact: CalibrationArtifact,
+        records: Sequence[Record],
+        estimator: str,
+        test: Sequence[Record] = (),
+        *,
+        alone: str = ALONE,
+        named: str = "RECORDS",
+    ) -> Report:
+        """Divide the records, and test the promise on those of the test part; see `write_report`.
+
+        ``named`` are the record files, for commands to copy.
+        """
+        parts = parts_of(artifact, records, estimator, test)
+        audited = audit(artifact, parts.test, estimator) if parts.test else None
+        return cls(artifact, estimator, parts, audited, verdict_text(artifact, audited, alone, Found(named)))
+
+    def write(
+        self, path: Path, *, splits: int = 0, commands: Sequence[str] = (), progress: Progress = silent
+    ) -> list[Path]:
+        """Write the page and its figures; see `write_report`."""
+        artifact, nouns = self.artifact, nouns_of(self.artifact)
+        figures, evaluation = _figures(artifact, self.parts.test, self.estimator), None
+        if splits:
+            fitted = self.parts.fitted
+            evaluation = compare_rules(artifact, fitted, self.estimator, splits=splits, progress=progress)
+            rows, base = sweep(artifact, fitted, self.estimator, splits=splits).rows, evaluation.base_error
+            figures["alphas"] = across_alpha({"": rows}, alpha=artifact.alpha, base_error=base, nouns=nouns)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = [path]
+        for name, figure in figures.items():
+            written.append(path.with_name(f"{path.stem}-{name}.png"))
+            written[-1].write_bytes(figure.png)
+        context = {
+            "report": self,
+            "artifact": artifact,
+            "nouns": nouns,
+            "open_gate": warning(artifact),
+            "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact), nouns),
+            "facts": facts(artifact),
+            "caveats": caveats(artifact),
+            "auroc": auroc_of(artifact),
+            "ranking": ranking(artifact),
+            **_evidence(self, evaluation),
+            "figures": figures,
+            "commands": commands,
+        }
+        atomic_write(path, _rendered(context), private=True)  # it shows questions and answers
+        return written
 
 
-def _evidence(
-    artifact: CalibrationArtifact, parts: Sequence[Part], estimator: str, evaluation: Evaluation | None
-) -> dict[str, Any]:
+def _evidence(report: Report, evaluation: Evaluation | None) -> dict[str, Any]:
     """The tables of the page, and the answers to read."""
+    artifact, estimator = report.artifact, report.estimator
+    parts = [Part("calibration", report.parts.fitted, at_calibration(artifact))]
+    if report.audited is not None:
+        parts.append(Part("test", report.parts.test, report.audited.held_out))
     scores, items, rules = _ranking(artifact, parts[0].records), artifact.items is not None, {}
     if evaluation is not None:
         rules = {each: rule_table(evaluation, artifact, all_rules=each) for each in (False, True)}
@@ -215,12 +242,22 @@ class Parts:
     Attributes:
         fitted: Records of the calibration part.
         test: Labelled records that were not fitted on.
-        n_left_out: Labelled records of neither part.
+        n_others: Labelled records of the file that were not fitted on.
+        left_out: Whether these are in neither part, because a test part of another file was named.
     """
 
     fitted: Sequence[Record]
     test: Sequence[Record]
-    n_left_out: int = 0
+    n_others: int
+    left_out: bool
+
+    @property
+    def note(self) -> str | None:
+        """A note that the file holds labelled questions that were not fitted on; None if it holds none."""
+        if not self.n_others:
+            return None
+        then = "This report leaves them out." if self.left_out else "They are the test part here."
+        return f"{self.n_others} labelled questions of the record file were not fitted on. {then}"
 
 
 def parts_of(
@@ -230,7 +267,7 @@ def parts_of(
 
     Args:
         artifact: The artifact.
-        records: The records it was fitted on. Others among them are the test part, if no other is given;
+        records: The records it was fitted on. Others among them are the test part, if no other is given.
         estimator: Key of its estimator in the records.
         test: The test part.
 
@@ -240,9 +277,7 @@ def parts_of(
     _require_scores(artifact, records, estimator)
     fitted, others = calibration_part(artifact, records, estimator)
     others = without(others.take(others.labelled(estimator)), test)
-    if test:
-        return Parts(fitted, test, len(others))
-    return Parts(fitted, others)
+    return Parts(fitted, test or others, len(others), bool(test))
 
 
 def _require_scores(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> None:

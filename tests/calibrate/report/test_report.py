@@ -221,9 +221,9 @@ def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -
     calibration, test = map(list, split(labelled.records, test_fraction=0.3))
     artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc", part=calibration)
     both_parts = parts_of(artifact, labelled.records, KEY)
-    assert (list(both_parts.fitted), list(both_parts.test), both_parts.n_left_out) == (calibration, test, 0)
-    assert parts_of(artifact, labelled.records, KEY, test[:40]).n_left_out == 32
-    assert "32 labelled questions" in (assessment.not_fitted_on(32, 0) or "")
+    assert (list(both_parts.fitted), list(both_parts.test)) == (calibration, test)
+    note = parts_of(artifact, labelled.records, KEY, test[:40]).note or ""
+    assert note == "32 labelled questions of the record file were not fitted on. This report leaves them out."
     with pytest.raises(UsageError, match="168 of 240 test records are questions that the artifact was fitted on"):
         write_report(Path("never.html"), artifact, calibration, estimator=KEY, test=labelled.records)
     same_ids = [record.model_copy(update={"question": f"another {record.question}"}) for record in calibration]
