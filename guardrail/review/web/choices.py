@@ -5,25 +5,25 @@ The page posts a digest, never the text of an answer; the text is looked up in t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ...judges.tool_call import is_canonical_call, read_calls
 from ...plain_json import sha256_hex
 from ...types import ToolCall, canonical_calls
-from ..item import Action, Candidate, Content, Decision
+from ..item import Candidate, Content, Decision
 
-__all__ = ["CHOSEN", "SHOWN", "Choice", "Choices", "choices_of", "choose"]
+__all__ = ["CHOSEN", "Choice", "choices_of", "choose"]
 
 CHOSEN = "[chosen from the list]"
 """End of the decision's note, so that the record distinguishes a choice from a typed answer."""
-SHOWN = 8
-"""Number of alternatives shown unfolded; the others have no keyboard shortcut."""
+UNFOLDED = 8
+"""Number of answers shown unfolded without a calibrated list; the others have no keyboard shortcut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer of a list.
+    """One answer of the list.
 
     Attributes:
         text: The answer, in the candidate's wording if it is the candidate; tool calls as their canonical JSON.
@@ -31,7 +31,8 @@ class Choice:
         key: Its key in the form: 32 hex digits of the SHA-256 of the text in the content.
         gives: The candidate that choosing it returns; the frozen one if the answer is the judged candidate.
         judged: Whether it is the candidate (apart from case, white space and a final full stop).
-        action: The decision that choosing it makes; None if it cannot be chosen.
+        decision: The decision that choosing it makes; None if it cannot be chosen.
+        folded: Whether the page shows it only when the reviewer asks for more.
         digit: Its shortcut on the keyboard, "1" to "9", or empty.
     """
 
@@ -40,91 +41,81 @@ class Choice:
     key: str
     gives: Candidate
     judged: bool
-    action: Action | None
-    digit: str = ""
+    decision: Decision | None
+    folded: bool
+    digit: str
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """The answers of an item.
-
-    Attributes:
-        likely: The calibrated candidate set; empty without a calibration.
-        others: The distinct answers among the samples. Answers of the candidate set cannot be chosen here.
-    """
-
-    likely: tuple[Choice, ...]
-    others: tuple[Choice, ...]
-
-    def __iter__(self) -> Iterator[Choice]:
-        yield from (*self.likely, *self.others)
-
-
-def choices_of(content: Content) -> Choices:
+def choices_of(content: Content) -> list[Choice]:
     """The answers of an item, and what choosing each of them decides.
+
+    The calibrated list comes first and unfolded, if there is one; the model's other answers follow. Answers that differ
+    in case, white space and a final full stop only are one answer.
 
     * The candidate itself: approve, so that learning counts it as right.
     * Another answer: edit, since the choice says that the candidate is wrong and what is right; respond, if the item
       does not allow edit.
     * These cannot be chosen: an empty text; a text with a character that could not be read or stored (U+FFFD), unless
-      it is the candidate; the same answer a second time; a decision that the item does not allow; and an answer that
-      the caller cannot use. A caller that waits for a text cannot use tool calls, a caller that waits for tool calls
-      cannot use a text, and an agent accepts changed arguments but not other tools.
+      it is the candidate; a decision that the item does not allow; and an answer that the caller cannot use. A caller
+      that waits for a text cannot use tool calls, a caller that waits for tool calls cannot use a text, and an agent
+      accepts changed arguments but not other tools.
     * No answer can be chosen if the decision is a label (`Content.blind`): the list appears after it.
     """
-    listed_before: set[str] = set()  # of both lists: an answer can be chosen in one of them only
-    digits = iter("123456789")
-
-    def listed(answers: tuple[tuple[str, float], ...], unfolded: int) -> tuple[Choice, ...]:
-        choices = []
-        for place, (text, share) in enumerate(answers):
-            choice = _choice(content, text, share)
-            if choice.action is not None and _comparable(text) in listed_before:
-                choice = replace(choice, action=None)
-            elif choice.action is not None:
-                listed_before.add(_comparable(text))
-                choice = replace(choice, digit=next(digits, "") if place < unfolded else "")
-            choices.append(choice)
-        return tuple(choices)
-
-    answers = () if content.candidate_set is None else content.candidate_set.answers
-    return Choices(listed(answers, len(answers)), listed(content.alternatives, SHOWN))
+    likely = () if content.candidate_set is None else content.candidate_set.answers
+    answers = dict[str, tuple[str, float]]()
+    for text, share in likely:
+        answers.setdefault(_comparable(text), (text, share))
+    calibrated = set(answers)
+    for text, share in content.alternatives:
+        if (form := _comparable(text)) not in calibrated:
+            first, before = answers.get(form, (text, 0.0))
+            answers[form] = (first, before + share)
+    unfolded = len(calibrated) or UNFOLDED
+    choices, digits = list[Choice](), iter("123456789")
+    for place, (text, share) in enumerate(answers.values()):
+        gives, judged = _given_by(content, text)
+        decision, folded = _decision(content, gives, judged), place >= unfolded
+        digit = "" if decision is None or folded else next(digits, "")
+        shown = _text_of(gives) if judged else text
+        choices.append(Choice(shown, share, sha256_hex(text, 32), gives, judged, decision, folded, digit))
+    return choices
 
 
 def choose(content: Content, key: str, note: str = "") -> Decision | None:
-    """The decision for an answer in the item's lists; None if the key belongs to no answer that can be chosen.
+    """The decision for an answer in the item's list; None if the key belongs to no answer that can be chosen.
 
     Args:
         content: The item's frozen content.
         key: `Choice.key`.
         note: The reviewer's remark.
     """
-    noted = f"{note} {CHOSEN}".strip()
-    for choice in (choice for choice in choices_of(content) if choice.key == key):
-        if choice.action == "approve":
-            return Decision(action="approve", note=note)
-        if choice.action == "edit":
-            return Decision(action="edit", candidate=choice.gives, note=noted)
-        if choice.action is not None:
-            return Decision(action="respond", text=choice.gives.text, note=noted)
-    return None
+    chosen = next((choice.decision for choice in choices_of(content) if choice.key == key), None)
+    if chosen is None:
+        return None
+    noted = note if chosen.action == "approve" else f"{note} {CHOSEN}".strip()
+    return chosen.model_copy(update={"note": noted})
 
 
-def _choice(content: Content, text: str, share: float) -> Choice:
-    candidate, key = content.candidate, sha256_hex(text, 32)
-    action: Action | None = None
+def _given_by(content: Content, text: str) -> tuple[Candidate, bool]:
+    """The candidate that choosing an answer returns, and whether it is the judged candidate."""
+    candidate = content.candidate
     if candidate is not None and text.strip() and _comparable(text) == _comparable(_text_of(candidate)):
-        action = "approve" if "approve" in content.allowed and not content.blind else None
-        return Choice(_text_of(candidate), share, key, candidate, True, action)
+        return candidate, True
     calls = read_calls(text) if is_canonical_call(text) else None
     judged = () if candidate is None else candidate.tool_calls
-    gives = Candidate(text=text) if calls is None else Candidate(tool_calls=_arranged(calls, judged))
-    if not content.blind and "\ufffd" not in f"{gives.model_dump()}" and _is_usable(content, gives):
-        if "edit" in content.allowed:
-            action = "edit"
-        elif "respond" in content.allowed and gives.text:
-            action = "respond"
-    return Choice(text, share, key, gives, False, action)
+    return Candidate(text=text) if calls is None else Candidate(tool_calls=_arranged(calls, judged)), False
+
+
+def _decision(content: Content, gives: Candidate, judged: bool) -> Decision | None:
+    if content.blind:
+        return None
+    if judged:
+        return Decision(action="approve") if "approve" in content.allowed else None
+    if "\ufffd" in f"{gives.model_dump()}" or not _is_usable(content, gives):
+        return None
+    if "edit" in content.allowed:
+        return Decision(action="edit", candidate=gives)
+    return Decision(action="respond", text=gives.text) if "respond" in content.allowed and gives.text else None
 
 
 def _is_usable(content: Content, gives: Candidate) -> bool:

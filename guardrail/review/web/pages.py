@@ -1,4 +1,4 @@
-"""The pages: sign-in, queue, an item with its decision, history, search, audit trail and monitors."""
+"""The pages: sign-in, queue, an item with its decision, history with a search, audit trail and monitors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ...errors import UsageError
 from ...explain import reviewers_reason
 from ...types import canonical_calls
 from ..errors import ReviewError, StoreUnavailableError
-from ..item import Candidate, Content, Decision, Item, Kind, State
+from ..item import Candidate, Content, Decision, Item, Kind
 from ..monitors import Monitors, MonitorStep
 from ..store import Lease, ReviewStore
-from .choices import SHOWN, choices_of, choose
+from .choices import choices_of, choose
 from .fields import arguments_of, decision_by_items, edited_calls, named_arguments, purpose_of, rows_of
 from .site import LARGEST_FORM, PageError, Site, SiteCall, problem_of
 
@@ -57,7 +57,6 @@ class Pages:
             Route("/sign-out", post(self.sign_out), methods=["POST"]),
             Route("/", closed(self.queue)),
             Route("/history", closed(self.history)),
-            Route("/search", closed(self.search)),
             Route("/trail", closed(self.trail, admin=True)),
             Route("/next", post(self.next_item), methods=["POST"]),
             Route("/items/{item}", closed(self.show)),
@@ -93,30 +92,24 @@ class Pages:
 
     def queue(self, call: SiteCall) -> Response:
         """Open items, oldest first."""
-        context = self._listed(call, ["pending", "claimed"], newest=False)
-        if context["page"] and not context["items"]:  # they were decided meanwhile
+        page = _page_number(call.request)
+        listed = self._store.items(["pending", "claimed"], limit=PAGE + 1, offset=page * PAGE)
+        if page and not listed:  # they were decided meanwhile
             return RedirectResponse("/", 303)
-        return self._site.page(call, "queue.html", **context)
+        return self._list(call, "queue.html", listed, page=page)
 
     def history(self, call: SiteCall) -> Response:
-        """Decided and expired items, newest first."""
-        listed = self._listed(call, ["decided", "expired"], newest=True)
-        undone = self._store.left_undone([item.id for item in listed["items"]])
-        return self._site.page(call, "history.html", undone=undone, **listed)
+        """Decided and expired items, newest first; or all items with a ticket, key or text that somebody searches."""
+        page, wanted = _page_number(call.request), call.request.query_params.get("q", "").strip()[:LONGEST_SEARCH]
+        if wanted:
+            listed = self._store.search(wanted, limit=PAGE + 1)
+        else:
+            listed = self._store.items(["decided", "expired"], newest=True, limit=PAGE + 1, offset=page * PAGE)
+        return self._list(call, "history.html", listed, page=page, wanted=wanted)
 
-    def _listed(self, call: SiteCall, states: list[State], *, newest: bool) -> dict[str, Any]:
-        page = _page_number(call.request)
-        listed = self._store.items(states, newest=newest, limit=PAGE + 1, offset=page * PAGE)
-        shown = {"items": listed[:PAGE], "more": len(listed) > PAGE}
-        return {"page": page, **shown, "stats": self._store.stats(), "now": self._now()}
-
-    def search(self, call: SiteCall) -> Response:
-        """Items with a ticket, key or text, newest first."""
-        wanted = call.request.query_params.get("q", "")[:LONGEST_SEARCH]
-        listed = self._store.search(wanted, limit=PAGE + 1)
-        shown = listed[:PAGE]
-        undone = self._store.left_undone([item.id for item in shown])
-        return self._site.page(call, "search.html", wanted=wanted, items=shown, undone=undone, more=len(listed) > PAGE)
+    def _list(self, call: SiteCall, template: str, listed: list[Item], **shown: Any) -> Response:
+        shown |= {"items": listed[:PAGE], "more": len(listed) > PAGE, "stats": self._store.stats(), "now": self._now()}
+        return self._site.page(call, template, undone=self._store.left_undone([item.id for item in listed]), **shown)
 
     def trail(self, call: SiteCall) -> Response:
         """The latest lines of the audit trail."""
@@ -151,7 +144,6 @@ class Pages:
             trail=self._store.trail(call.item) if call.account.role == "admin" else [],
             now=self._now(),
             choices=choices_of(item.content),
-            shown=SHOWN,
             rows=rows_of(item.content),
             arguments=arguments_of(item.content),
         )

@@ -557,7 +557,7 @@ def test_no_character_turns_the_text_around(store: ReviewStore, site: Starlette)
     item = store.enqueue(content)
     ann = Client(site).sign_in("ann")
     ann.post(f"/items/{item.id}/claim")
-    for path in ("/", "/search?q=pay", f"/items/{item.id}"):
+    for path in ("/", "/history?q=pay", f"/items/{item.id}"):
         page = ann.get(path)[1]
         assert shown in page
         assert "\u202e" not in page
@@ -723,7 +723,7 @@ def test_a_search_finds_tickets_keys_and_texts(store: ReviewStore, site: Starlet
     ann = Client(site).sign_in("ann")
 
     def found(wanted: str) -> set[str]:
-        status, text = ann.get(f"/search?q={quote(wanted)}")
+        status, text = ann.get(f"/history?q={quote(wanted)}")
         assert status == 200
         return {key for key, item in items.items() if f"/items/{item.id}" in text}
 
@@ -733,8 +733,8 @@ def test_a_search_finds_tickets_keys_and_texts(store: ReviewStore, site: Starlet
     assert found("100%") == {"order-8"}, "a % is no wildcard"
     assert found("Z\u00fcrich") == {"<b>"}
     assert found("nobody asked this") == found("  ") == found("\0") == set()
-    assert "<script>" not in ann.get(f"/search?q={quote('<script>')}")[1]
-    assert Client(site).get("/search?q=order")[0] != 200, "only for reviewers"
+    assert "<script>" not in ann.get(f"/history?q={quote('<script>')}")[1]
+    assert Client(site).get("/history?q=order")[0] != 200, "only for reviewers"
 
 
 def test_large_forms_are_refused(store: ReviewStore, site: Starlette) -> None:
@@ -812,7 +812,7 @@ def test_no_page_that_is_only_looked_at_writes_and_health_counts_nothing(
     now[0] += 31
     with monkeypatch.context() as patched:
         patched.setattr(store.database, "write", lambda: pytest.fail("it writes"))
-        for path in ("/", "/history", "/search?q=a", "/trail", "/monitor", f"/items/{late.id}", "/sign-in"):
+        for path in ("/", "/history", "/history?q=a", "/trail", "/monitor", f"/items/{late.id}", "/sign-in"):
             assert eve.get(path)[0] == 200
         assert "too late" in eve.get("/")[1]
     with monkeypatch.context() as patched:
@@ -1023,7 +1023,7 @@ def test_a_decision_that_was_not_carried_out_says_so(store: ReviewStore, site: S
     store.note_event("not_carried_out", {"reason": "The conversation went on."}, item=item.id)
     assert "<b>Not carried out.</b> The conversation went on." in ann.get(f"/items/{item.id}")[1]
     assert '<span class="tag reject">not carried out</span><span>The conversation went on.' in ann.get("/history")[1]
-    assert '<span class="tag reject">not carried out</span>' in ann.get(f"/search?q={item.id}")[1]
+    assert '<span class="tag reject">not carried out</span>' in ann.get(f"/history?q={item.id}")[1]
     _, _, lease = claimed(site, other.id)
     store.cancel(other.id, why="The conversation went on.")  # known before the decision
     assert "The conversation went on." in ann.get(f"/items/{other.id}")[1]
