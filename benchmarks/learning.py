@@ -42,7 +42,18 @@ def template(accepted: bool) -> ReviewedItem:
         candidate=Sample(text="a"),
     )
     return ReviewedItem(
-        key="", name="", question="", group=None, verdict=verdict, chance=1.0, correct=True, open=False, action=None
+        id="",
+        name="",
+        key="",
+        question="",
+        group=None,
+        messages=None,
+        verdict=verdict,
+        chance=1.0,
+        correct=True,
+        open=False,
+        action=None,
+        arrived=0.0,
     )
 
 
@@ -62,8 +73,8 @@ def pool_of(
         scored = item.verdict.uncertainty.model_copy(update={"value": score})
         verdict = item.verdict.model_copy(update={"uncertainty": scored})
         chance = rate if accepted else 1.0
-        items.append(replace(item, key=name, name=name, verdict=verdict, chance=chance, correct=not wrong))
-    return ReviewPool(tuple(items), {}, 0)
+        items.append(replace(item, id=name, key=name, verdict=verdict, chance=chance, correct=not wrong))
+    return ReviewPool(tuple(items))
 
 
 def threshold_of(u: NDArray[np.float64], error: NDArray[np.int64], alpha: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,20 +26,19 @@ from ..report.assessment import verdict_text
 from ..reviews import (
     Learned,
     Missing,
-    Respond,
     ReviewPool,
     accepted_error,
     feed,
     given_items,
     read_reviews,
     refuse_open_as_wrong,
-    waiting,
 )
 from ..reviews import learn as learn_from
+from ..reviews.pool import waiting
 from .frame.app import command
-from .frame.calls import RECORDS, Drawing, Fitting, learn_calls
+from .frame.calls import RECORDS, UNDECIDED, Drawing, Learning, learn_calls, print_decisions
 from .frame.files import keep_inputs, opened_store
-from .frame.options import MissingOption, RespondOption, flags_under, share_or_smallest
+from .frame.options import MissingOption, flags_under, share_or_smallest
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_verdict
 
@@ -58,13 +56,11 @@ def learn(
         str, typer.Argument(help="Review store: file or URL; for calls also a LangGraph checkpointer's SQLite file.")
     ],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="New artifact; without it nothing is fitted.")] = None,
-    respond: RespondOption = "wrong",
     missing: MissingOption = "wait",
     artifact: Annotated[Path | None, answers_flag(help="Artifact in force; never changed.")] = None,
     earlier: Annotated[list[Path] | None, answers_flag(help="Earlier artifact to pool.")] = None,
     test_fraction: Annotated[float, answers_flag(help="Share to test both artifacts on.")] = 0.3,
     since: Annotated[datetime | None, answers_flag(help="Leave out what came before (UTC).", metavar="TIME")] = None,
-    ignore_others: Annotated[bool, answers_flag("--ignore-others", help="Leave other artifacts out.")] = False,
     monitor: Annotated[str | None, answers_flag(help="Feed the risk monitor of this name.", metavar="NAME")] = None,
     tool: Annotated[str | None, calls_flag(help="Tool to make a gate for; or answer.", metavar="NAME")] = None,
     records: Annotated[list[Path] | None, calls_flag(help=f"What the agent wrote ({RECORDS}).")] = None,
@@ -72,7 +68,6 @@ def learn(
     model: Annotated[str | None, calls_flag("--model", "-m", help="Draws missing samples.", metavar="MODEL")] = None,
     tools: Annotated[Path | None, calls_flag(help="With --model: the tools, as JSON.", metavar="FILE")] = None,
     system: Annotated[str | None, calls_flag(help="With --model: system prompt.")] = None,
-    n: Annotated[int, calls_flag(help="With --model: samples.")] = 10,
     alpha: Annotated[
         Any,
         fit_flag(
@@ -97,128 +92,75 @@ def learn(
         raise UsageError(
             "say what to learn: --artifact, the one in force, about answers; --tool NAME about an agent's calls."
         )
-    fitting = Fitting(alpha, out, rule, delta)
+    asked = Learning(source, out, missing, alpha, rule, delta)
     if tool is not None:
-        learn_calls(
-            source,
-            tool,
-            records=records or (),
-            compare=compare,
-            respond=respond,
-            missing=missing,
-            drawing=None if model is None else Drawing(model, tools, system, n),
-            fitting=fitting,
-        )
+        drawing = None if model is None else Drawing(model, tools, system)
+        learn_calls(asked, tool, records=records or (), compare=compare, drawing=drawing)
         return
     assert artifact is not None, "one of both is given"
-    reviews = _Reviews(source, artifact, earlier or (), since, ignore_others, respond, missing)
-    _learn_answers(reviews, fitting, monitor, test_fraction)
+    _learn_answers(asked, artifact, earlier or (), since, monitor, test_fraction)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reviews:
-    """The decisions about answers that are read, and what they count as; the fields are the options of the command."""
-
-    store: str
-    artifact: Path
-    earlier: Sequence[Path]
-    since: datetime | None
-    ignore_others: bool
-    respond: Respond
-    missing: Missing
-
-    def read(self, store: ReviewStore, artifacts: Sequence[CalibrationArtifact]) -> ReviewPool:
-        """Read the decisions about answers of these artifacts.
-
-        Raises:
-            UsageError: The store holds answers that other artifacts judged, and nobody said to leave them out.
-        """
-        seconds = None if self.since is None else self.since.replace(tzinfo=UTC).timestamp()
-        with bar(console, "Reading reviews", "items") as progress:
-            pool = read_reviews(store, artifacts, respond=self.respond, since=seconds, progress=progress)
-        if pool.others and not self.ignore_others:
-            listed = "\n  ".join(f"{digest}: {count} items" for digest, count in sorted(pool.others.items()))
-            raise UsageError(
-                f"the store holds items that were judged by something else:\n  {listed}\nScores of another model, "
-                "plan, prompt or score cannot be pooled. Name earlier artifacts of the same procedure with --earlier; "
-                "leave the rest out with --ignore-others."
-            )
-        return pool
-
-
-def _learn_answers(reviews: _Reviews, fitting: Fitting, monitor: str | None, test_fraction: float) -> None:
+def _learn_answers(
+    asked: Learning,
+    in_force: Path,
+    earlier: Sequence[Path],
+    since: datetime | None,
+    monitor: str | None,
+    test_fraction: float,
+) -> None:
     """Print how good the accepted answers are; with a file to write also fit and compare a new threshold."""
-    out = fitting.out
+    out = asked.out
     if out is not None and out.exists():
         raise UsageError(f"{out} exists. An artifact is never changed: name a new file with --out.")
     records = None if out is None else out.with_name(f"{out.stem}.records.jsonl")
-    keep_inputs([reviews.artifact, *reviews.earlier, sqlite_path(reviews.store)], [out], derived=records)
-    artifact = CalibrationArtifact.load(reviews.artifact)
+    keep_inputs([in_force, *earlier, sqlite_path(asked.source)], [out], derived=records)
+    artifact = CalibrationArtifact.load(in_force)
     if monitor is not None:
-        refuse_open_as_wrong(reviews.missing)
+        refuse_open_as_wrong(asked.missing)
         if not bounds_answers(artifact.outcome.rule):
             raise UsageError(
                 f"a monitor tests the share of answers with a wrong item, which {artifact.outcome.rule} does not "
                 "promise. Leave --monitor out and read the share of wrong items, or fit with --rule clean_shown."
             )
-    judged = {reviews.artifact: artifact} | {path: CalibrationArtifact.load(path) for path in reviews.earlier}
-    with opened_store(reviews.store) as store:
-        pool = reviews.read(store, list(judged.values()))
+    judged = {in_force: artifact} | {path: CalibrationArtifact.load(path) for path in earlier}
+    with opened_store(asked.source) as store:
+        seconds = None if since is None else since.replace(tzinfo=UTC).timestamp()
+        with bar(console, "Reading reviews", "items") as progress:
+            pool = read_reviews(store, list(judged.values()), since=seconds, progress=progress)
         _print_pool(pool)
         for path, each in judged.items():
-            _print_accepted(pool.of(each), each, reviews.missing, f" by {path.name}" if reviews.earlier else "")
+            _print_accepted(pool.of(each), each, asked.missing, f" by {path.name}" if earlier else "")
         if monitor is not None:
-            _feed_monitor(store, pool, artifact, monitor, reviews.missing)
+            _feed_monitor(store, pool, artifact, monitor, asked.missing)
     if out is None or records is None:
-        finish([], f"refit: calibrate learn {reviews.store} --artifact {reviews.artifact} --out NEW.json")
-    else:
-        _refit(pool, artifact, reviews, fitting, test_fraction, out, records)
-
-
-def _refit(
-    pool: ReviewPool,
-    artifact: CalibrationArtifact,
-    reviews: _Reviews,
-    fitting: Fitting,
-    test_fraction: float,
-    out: Path,
-    records: Path,
-) -> None:
-    """Fit a new threshold on a sample of the decisions, print what it does beside the one in force, and write it."""
+        finish([], f"refit: calibrate learn {asked.source} --artifact {in_force} --out NEW.json")
+        return
     learned = learn_from(
         pool,
         artifact,
-        name=f"reviews of {reviews.artifact.name}",
-        ledger=Ledger([sqlite_path(reviews.store) or out.parent / "reviews.db"]),
-        alpha=fitting.alpha,
-        rule=fitting.rule,
-        delta=fitting.delta,
-        missing=reviews.missing,
-        respond=reviews.respond,
+        name=f"reviews of {in_force.name}",
+        ledger=Ledger([sqlite_path(asked.source) or out.parent / "reviews.db"]),
+        alpha=asked.alpha,
+        rule=asked.rule,
+        delta=asked.delta,
+        missing=asked.missing,
         test_fraction=test_fraction,
     )
-    _print_sample(learned)
-    print_verdict(verdict_text(learned.artifact))
-    _print_comparison(artifact, learned)
+    _print_refit(artifact, learned)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_records(records, learned.file.header, learned.file.records)
     learned.artifact.save(out)  # last, so that it never stands alone
     following = f"use it: Guardrail(model=..., artifact={str(out)!r}), with new monitors"
     if learned.artifact.threshold is None:
-        following = f"keep {reviews.artifact}, decide about more answers, and learn again"
+        following = f"keep {in_force}, decide about more answers, and learn again"
     finish([out, records], following)
 
 
 def _print_pool(pool: ReviewPool) -> None:
-    rows = []
-    for title, audited in (("held back", False), ("accepted, audited", True)):
-        items = [item for item in pool.items if item.audited == audited]
-        labels = [item.correct for item in items]
-        n_open = sum(item.open for item in items)
-        n_without = sum(item.correct is None and not item.open for item in items)
-        counts = (len(items), len(items) - labels.count(None), labels.count(True), n_open, n_without)
-        rows.append([title, *map(str, counts)])
-    console.print(table("Reviews", ("", "items", "decided", "right", "open", "without"), rows))
+    titles = {"held back": False, "accepted, audited": True}
+    rows = {title: [item for item in pool.items if item.audited == audited] for title, audited in titles.items()}
+    print_decisions("Reviews", rows)
     if pool.both_ways:
         print_line(
             f"{pool.both_ways} items were called right and wrong for one answer; all of them count as wrong.", "yellow"
@@ -228,20 +170,23 @@ def _print_pool(pool: ReviewPool) -> None:
             f"{pool.partial} items about the held-back items of answers whose other items were given out are no labels "
             "of an answer and are left out; audits stand for these answers."
         )
-    if left_out := sum(pool.others.values()):
-        print_line(f"{left_out} items of other artifacts are left out.")
+    if pool.others:
+        print_line(
+            f"{pool.others} items were judged by other artifacts, or by none, and are left out. Earlier artifacts of "
+            "the same model, plan, prompt and score are added with --earlier.",
+            "yellow",
+        )
 
 
 def _print_accepted(pool: ReviewPool, artifact: CalibrationArtifact, missing: Missing, gate: str) -> None:
     """Print how good the answers are that an artifact accepted, and of a gate of items the items it gave."""
     error = accepted_error(pool, missing=missing)
-    waits = waiting([item for item in pool.items if item.audited], missing)
+    waits = waiting([item for item in pool.items if item.audited], missing, "decided audits")
     if waits is not None:
-        print_line(waits.describe("decided audits"), "yellow")
+        print_line(waits, "yellow")
     nouns = nouns_of(artifact)
     if error is None:
-        why = f"No audited {nouns.one} has been decided" if waits is None else "The oldest audit is still open"
-        print_line(f"{why}, so nothing is known about the error rate of {nouns.given}{gate}.")
+        print_line(f"No audit can be used yet, so nothing is known about the error rate of {nouns.given}{gate}.")
         return
     promised = bounds_answers(artifact.outcome.rule)
     target = f"; promised {percent(artifact.alpha)}" if promised else ""
@@ -287,10 +232,8 @@ def _feed_monitor(
     with bar(console, "Monitoring", "audits") as progress:
         new = feed(own, shared, missing=missing, progress=progress)
     state = shared.state
-    waits = waiting([item for item in own.items if item.audited], missing)
-    more = "" if waits is None else f"; {waits.decided} decided ones wait behind item {waits.item}"
     print_line(
-        f"Monitor {name}: {new} new audits, {state.n} in all{more}; wealth {money(state.log_wealth):.3g}, alarm at "
+        f"Monitor {name}: {new} new audits, {state.n} in all; wealth {money(state.log_wealth):.3g}, alarm at "
         f"{1 / state.delta:g}."
     )
     view = next(view for view in monitors.all() if view.name == name)
@@ -304,15 +247,19 @@ def _feed_monitor(
         )
 
 
-def _print_sample(learned: Learned) -> None:
-    without = f", and {learned.undecided} undecided, counted as wrong" if learned.undecided else ""
+def _print_refit(old: CalibrationArtifact, learned: Learned) -> None:
+    """Print the sample of a refit, what the new artifact promises, and both artifacts on the test records."""
+    undecided = sum(item.correct is None for item in learned.sample)
+    without = f", and {undecided} undecided, counted as wrong" if undecided else ""
     print_line(
-        f"Sample: {learned.used} of {learned.decided} decisions{without}, so that every question is in it with "
+        f"Sample: {len(learned.sample) - undecided} decisions{without}, so that every question is in it with "
         f"probability {percent(learned.rate)}; "
         f"{len(learned.file.records)} for the fit, {len(learned.test)} for the test."
     )
     if learned.waits is not None:
-        print_line(learned.waits.describe("more decisions of the sample"), "yellow")
+        print_line(learned.waits, "yellow")
+    print_verdict(verdict_text(learned.artifact, found=UNDECIDED))
+    _print_comparison(old, learned)
 
 
 def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:

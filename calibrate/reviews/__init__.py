@@ -16,16 +16,15 @@ from __future__ import annotations
 
 from .audits import AcceptedError, accepted_error, feed, given_items, refuse_open_as_wrong
 from .learning import Learned, learn, thinned
-from .pool import Missing, Respond, ReviewedItem, ReviewPool, Waiting, read_reviews, waiting
+from .pool import Missing, Reviewed, ReviewedItem, ReviewPool, read_reviews, waiting
 
 __all__ = [
     "AcceptedError",
     "Learned",
     "Missing",
-    "Respond",
     "ReviewPool",
+    "Reviewed",
     "ReviewedItem",
-    "Waiting",
     "accepted_error",
     "feed",
     "given_items",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guardrail.errors import UsageError
@@ -13,7 +12,7 @@ from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..rules.certificate import interval
-from .pool import Missing, ReviewedItem, ReviewPool, settled, until_open
+from .pool import Missing, ReviewedItem, ReviewPool, settled
 
 if TYPE_CHECKING:
     from guardrail.review import RiskMonitor
@@ -22,7 +21,7 @@ __all__ = ["AcceptedError", "accepted_error", "feed", "given_items", "refuse_ope
 
 
 class AcceptedError(Frozen):
-    """The error rate among accepted answers, from audits."""
+    """The error rate among accepted answers, from audits. Answers without a decision count as wrong; see `Missing`."""
 
     estimate: float
     """Wrong audited answers, each weighted by 1 / audit rate, over all audited answers weighted alike."""
@@ -35,7 +34,7 @@ class AcceptedError(Frozen):
     wrong: int
     """Wrong ones among them."""
     undecided: int = 0
-    """Those among the wrong ones that have no decision; see `Missing`."""
+    """Those among the wrong ones that have no decision."""
     exact: bool
     """Clopper-Pearson, for one audit rate. Otherwise a confidence sequence (betting), wider and valid at any time."""
     acceptance: float
@@ -45,8 +44,6 @@ class AcceptedError(Frozen):
 def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedError | None:
     """Estimate the error rate among accepted answers from audits; None before the first.
 
-    Answers that count as wrong without a decision raise the estimate and the upper end, and lower the lower end.
-
     Args:
         pool: The queue.
         missing: How audits without a decision are used.
@@ -54,20 +51,17 @@ def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedEr
     audits = settled([item for item in pool.items if item.audited], missing)
     if not audits:
         return None
-    undecided = {item.name for item in pool.items if item.correct is None}
-    at_best = [replace(item, correct=True) if item.name in undecided else item for item in audits]
-    (low, _), (_, high) = _interval(at_best), _interval(audits)
     wrong = [item for item in audits if not item.correct]
     accepted = _weight([item for item in pool.items if item.audited])
     # Of a call that was held back for some arguments, only audits are in the pool: each stands for 1 / its rate.
     held_back = _weight([item for item in pool.items if not item.audited and item.verdict.uncertainty.measured])
     return AcceptedError(
         estimate=_weight(wrong) / _weight(audits),
-        low=low,
-        high=high,
+        low=_interval([(item.chance, item.correct is not False) for item in audits])[0],
+        high=_interval([(item.chance, item.correct is True) for item in audits])[1],
         audited=len(audits),
         wrong=len(wrong),
-        undecided=sum(item.name in undecided for item in audits),
+        undecided=sum(item.correct is None for item in audits),
         exact=len({item.chance for item in audits}) == 1,
         acceptance=accepted / (accepted + held_back),
     )
@@ -76,6 +70,19 @@ def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedEr
 def _weight(items: Sequence[ReviewedItem]) -> float:
     """The number of questions that some items stand for."""
     return sum(1 / item.chance for item in items)
+
+
+def _interval(audits: Sequence[tuple[float, bool]]) -> tuple[float, float]:
+    """The interval for the share of wrong answers: rate of the audit, and whether the answer counts as right."""
+    results_of: defaultdict[float, list[bool]] = defaultdict(list)
+    for rate, right in audits:
+        results_of[rate].append(right)
+    tallies = tuple((rate, len(right), right.count(False)) for rate, right in sorted(results_of.items()))
+    if len(tallies) == 1:
+        return interval(tallies[0][2], tallies[0][1])
+    measured = interval_of(tallies, tallies[0][0])
+    assert measured is not None
+    return measured[1], measured[2]
 
 
 def given_items(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[int, int, float] | None:
@@ -122,10 +129,10 @@ def feed(pool: ReviewPool, monitor: RiskMonitor, *, missing: Missing = "wait", p
     refuse_open_as_wrong(missing)
     state = monitor.state
     audits = [item for item in pool.items if item.audited and item.verdict.artifact == state.artifact]
-    used = until_open(audits) if missing == "wait" else audits
+    used = settled(audits, missing)
     for done, item in enumerate(used, start=1):
         if item.correct is not None:
-            monitor.update(not item.correct, audit_rate=item.chance, key=item.name)
+            monitor.update(not item.correct, audit_rate=item.chance, key=item.id)
         progress(done, len(used))
     return monitor.state.n - state.n
 
@@ -141,15 +148,3 @@ def refuse_open_as_wrong(missing: Missing) -> None:
             'a monitor cannot be fed with missing "wrong": it would count open audits as wrong forever, also those '
             'that are approved later. Feed it with "wait" (the default) or "leave-out", in a separate run.'
         )
-
-
-def _interval(audits: Sequence[ReviewedItem]) -> tuple[float, float]:
-    results_of: defaultdict[float, list[bool]] = defaultdict(list)
-    for item in audits:
-        results_of[item.chance].append(bool(item.correct))
-    tallies = tuple((rate, len(right), right.count(False)) for rate, right in sorted(results_of.items()))
-    if len(tallies) == 1:
-        return interval(tallies[0][2], tallies[0][1])
-    measured = interval_of(tallies, tallies[0][0])
-    assert measured is not None
-    return measured[1], measured[2]

@@ -12,7 +12,6 @@ from guardrail.errors import UsageError
 from guardrail.items.item import Item
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import SampleSet
-from guardrail.verdict import Reason
 
 from ..data.record import ItemLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader
@@ -21,7 +20,7 @@ from ..data.table import among, table_of
 from ..judging import GateCounts, hashes_of_fit, held_out
 from ..ledger import Ledger, counted
 from ..pipeline import FitSettings, fit_artifact
-from .pool import Missing, Respond, ReviewedItem, ReviewPool, Waiting, settled, waiting
+from .pool import NOBODY, Missing, ReviewedItem, ReviewPool, usable, waiting
 
 __all__ = ["Learned", "learn", "thinned"]
 
@@ -35,53 +34,31 @@ class Learned:
         file: The records it was fitted on, with their header.
         test: Records kept out of the fit.
         rate: Probability with which every question came into the sample.
-        used: Decisions in the sample.
-        undecided: Items of the sample without a decision, which count as wrong.
-        decided: Decisions in the pool.
+        sample: The reviews of the sample, in order of arrival; those without a decision count as wrong.
         old: What the artifact in force does on the test records; counts of items for a gate of items.
         new: What the new one does on them.
-        waits: Decisions that belong to the sample, but cannot be used yet.
+        waits: A sentence about decisions that belong to the sample, but cannot be used yet.
     """
 
     artifact: CalibrationArtifact
     file: RecordFile
     test: tuple[Record, ...]
     rate: float
-    used: int
-    undecided: int
-    decided: int
+    sample: tuple[ReviewedItem, ...]
     old: GateCounts
     new: GateCounts
-    waits: Waiting | None
+    waits: str | None
 
 
-def thinned(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[list[ReviewedItem], float]:
+def thinned(pool: ReviewPool) -> tuple[list[ReviewedItem], float]:
     """Thin a pool until it holds every question with the same probability.
 
-    Args:
-        pool: The queue.
-        missing: How items without a decision are used.
-
     Returns:
-        The sample in order of arrival, and that probability.
+        The items of the sample in order of arrival, decided or not, and that probability.
 
     Raises:
-        UsageError: Answers were accepted and none of them audited, or nothing is left.
+        UsageError: Answers were accepted and none of them audited.
     """
-    sampled, rate = _kept(pool)
-    sample = settled(sampled, missing)
-    if not sample:
-        still_open, waits = sum(item.open for item in sampled), waiting(sampled, missing)
-        raise UsageError(
-            f"no reviewed item can be used: {len(pool.items)} items of these artifacts, {len(sampled)} after thinning, "
-            f"{still_open} of them still open. Decide open items, or see --missing."
-            + ("" if waits is None else f" {waits.describe('decisions')}")
-        )
-    return sample, rate
-
-
-def _kept(pool: ReviewPool) -> tuple[list[ReviewedItem], float]:
-    """The items of the sample, decided or not, and the probability of every question to be in it."""
     from guardrail.review.hooks import chosen
 
     _refuse_unaudited(pool)
@@ -98,7 +75,6 @@ def learn(
     rule: str | None = None,
     delta: float | None = None,
     missing: Missing = "wait",
-    respond: Respond = "wrong",
     test_fraction: float = 0.3,
     seed: int = 0,
     ledger: Ledger | None = None,
@@ -116,22 +92,22 @@ def learn(
         rule: Threshold rule; default: the old one's.
         delta: Failure probability; default: the old one's, where the rule stays.
         missing: How items without a decision are used.
-        respond: As given to `read_reviews`; recorded in the new artifact.
         test_fraction: Share of the sample kept out of the fit.
         seed: Of that split.
         ledger: Fits on the decisions of this queue; default: none before.
 
     Raises:
-        UsageError: The sample cannot be used (see `thinned`), scores are bounds (see `Uncertainty`), or too few items.
+        UsageError: Answers were accepted and none of them audited, no decision can be used yet, scores are bounds (see
+            `Uncertainty`), or too few items.
     """
     _refuse_bounds(pool)
-    sample, rate = thinned(pool, missing=missing)
-    undecided = {item.name for item in sample} & {item.name for item in pool.items if item.correct is None}
+    kept, rate = thinned(pool)
+    sample = usable(kept, missing, "reviews in a sample of these answers")
     key = artifact.estimator.name
     groups: Groups = "category" if artifact.calibration.group is None else "cluster"
     records = [_record(item, key) for item in sample]
     part, test = _cut(records, sample, artifact, test_fraction, seed, groups)
-    header = _header(artifact, part, name, {"respond": respond, "missing": missing, "rate": rate})
+    header = _header(artifact, part, name, {"missing": missing, "rate": rate})
     file = RecordFile(Path(name), header, tuple(part))
     own = artifact.outcome
     if delta is None and rule in (None, own.rule):
@@ -151,12 +127,10 @@ def learn(
         file=file,
         test=tuple(test),
         rate=rate,
-        used=len(sample) - len(undecided),
-        undecided=len(undecided),
-        decided=sum(item.correct is not None for item in pool.items),
+        sample=tuple(sample),
         old=held_out(artifact, test, key),
         new=held_out(fitted, test, key),
-        waits=waiting(_kept(pool)[0], missing),
+        waits=waiting(kept, missing, "more decisions of the sample"),
     )
 
 
@@ -234,12 +208,11 @@ def _record(item: ReviewedItem, key: str) -> Record:
     """A record with the score and the label, and the answer that was judged; samples are not kept by the queue."""
     verdict = item.verdict
     drawn = SampleSet(question=item.question, primary=verdict.candidate, cost=verdict.cost)
-    detail = "" if verdict.reason is not Reason.SUSPENDED else "held back after an alarm"
     judged = verdict.items if verdict.by_items else ()
     items = tuple(Item(**item.model_dump(exclude={"kept"})) for item in judged)
     labels = ItemLabels(right=item.items or (None,) * len(items))  # no decision in time: undecided, which is wrong
     return Record(
-        id=item.name,
+        id=item.id,
         question=item.question,
         messages=item.messages,
         group=item.group,
@@ -248,5 +221,5 @@ def _record(item: ReviewedItem, key: str) -> Record:
         items=items or None,
         item_labels=labels if items else None,
         correct=None if items else item.correct,
-        label_detail=detail,
+        label_detail=NOBODY if item.correct is None and not items else "",
     )

@@ -1,8 +1,8 @@
-"""People's decisions, item by item: whether each candidate is right, and with what probability it was reviewed."""
+"""People's decisions: whether each candidate is right, with what probability it was reviewed, and which can be used."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
 
 __all__ = [
-    "UNDECIDED",
-    "Ended",
+    "NOBODY",
     "Missing",
-    "Respond",
     "ReviewPool",
+    "Reviewed",
     "ReviewedItem",
-    "Waiting",
     "all_items",
+    "in_place",
+    "name_of",
     "read_reviews",
     "settled",
-    "until_open",
+    "usable",
     "waiting",
 ]
 
 PAGE = 500
 """Items read at a time."""
+NOBODY = "nobody decided"
+"""Label detail of what has no decision: it is undecided, and counts as wrong."""
 
-Respond = Literal["wrong", "leave-out"]
-"""What "respond" (the reviewer wrote another answer) says about the candidate. "wrong" is on the safe side."""
 Missing = Literal["wait", "wrong", "leave-out"]
 """How items without a decision are used.
 
@@ -48,56 +48,116 @@ Missing = Literal["wait", "wrong", "leave-out"]
 * wrong: use everything; open and expired items count as wrong.
 * leave-out: leave both out. Valid only if what was not decided is like what was.
 """
-UNDECIDED = "Or use them now: --missing wrong counts open items as wrong, --missing leave-out leaves them out."
-"""The ways past open items; see `Missing`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """The decision about an item, or its lack.
+class Reviewed:
+    """What people decided about an answer, or about a message of an agent.
 
     Attributes:
+        id: Id of the item of the queue; of a message that of its record, or else of its interrupt.
+        name: Words by which a person finds it.
+        group: Conversation, user or document, where it is known.
+        messages: The conversation; None where there is no more of it than the question.
         correct: Whether the candidate is right, as people decided; None without a decision.
         open: Whether a decision may still come.
         action: The decision.
+        arrived: When it was asked, in seconds since 1970 UTC.
     """
 
+    id: str
+    name: str
+    group: str | None
+    messages: tuple[dict[str, Any], ...] | None
     correct: bool | None
     open: bool
     action: str | None
+    arrived: float
 
 
-_Item = TypeVar("_Item", bound=Ended)
+_Row = TypeVar("_Row", bound=Reviewed)
+
+
+def settled(rows: Sequence[_Row], missing: Missing) -> list[_Row]:
+    """The rows that `Missing` lets a fit or an estimate use; those without a decision count as wrong there.
+
+    Args:
+        rows: In order of arrival.
+        missing: How rows without a decision are used.
+    """
+    if missing == "leave-out":
+        return [row for row in rows if row.correct is not None]
+    end = _oldest_open(rows) if missing == "wait" else len(rows)
+    return list(rows[: end + 1] if end else ())
+
+
+def usable(rows: Sequence[_Row], missing: Missing, what: str) -> list[_Row]:
+    """The `settled` rows.
+
+    Args:
+        rows: In order of arrival.
+        missing: How rows without a decision are used.
+        what: Name of the rows, e.g. "reviews of this artifact".
+
+    Raises:
+        UsageError: There are none.
+    """
+    used = settled(rows, missing)
+    if not used:
+        n_open = sum(row.open for row in rows)
+        behind = waiting(rows, missing) or "Decide about open ones first."
+        raise UsageError(f"there are {len(rows)} {what}, {n_open} of them open, and none can be used yet. {behind}")
+    return used
+
+
+def waiting(rows: Sequence[Reviewed], missing: Missing, what: str = "decisions") -> str | None:
+    """A sentence about the decisions that wait for the oldest open row, with the ways out; None if none waits."""
+    end = _oldest_open(rows) if missing == "wait" else len(rows)
+    decided = sum(row.correct is not None for row in rows[end:])
+    if not decided:
+        return None
+    first = rows[end]
+    since = datetime.fromtimestamp(first.arrived, UTC)
+    return (
+        f"{decided} {what} wait behind {first.name}, open since {since:%Y-%m-%d %H:%M} UTC: they are used in order of "
+        "arrival, because which are decided first may depend on whether they are right. Decide about that one; or use "
+        "them now: --missing wrong counts open ones as wrong, --missing leave-out leaves them out."
+    )
+
+
+def _oldest_open(rows: Sequence[Reviewed]) -> int:
+    """The place of the oldest open row; behind the last one if none is open."""
+    return next((place for place, row in enumerate(rows) if row.open), len(rows))
+
+
+# -- Answers that an artifact judged -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewedItem(Ended):
-    """One item of the queue that an artifact in question has judged.
+class ReviewedItem(Reviewed):
+    """What people decided about an answer that an artifact in question has judged.
 
     Attributes:
         key: The item's key; decides about thinning.
-        name: The item's id.
         question: The question.
-        group: Conversation, user or document, where the item's metadata say so.
         verdict: Verdict of the gate at that time, with the candidate that the reviewer was shown.
         chance: Probability with which it came into the queue: 1 for held back, the audit rate for accepted.
         context: The conversation it was asked in, as far as the item knows it: the same question in another one may
             have another right answer.
-        arrived: When it came into the queue, in seconds since 1970 UTC.
+        items: Whether each item of the verdict is right, for a gate of items; empty without a decision.
     """
 
     key: str
-    name: str
     question: str
-    group: str | None
     verdict: Verdict
     chance: float
     context: str = ""
-    messages: tuple[dict[str, Any], ...] | None = None
-    """The conversation, where there is more of it than the question."""
-    arrived: float = 0.0
     items: tuple[bool | None, ...] = ()
-    """Whether each item of the verdict is right, for a gate of items; empty without a decision."""
+
+    @property
+    def audited(self) -> bool:
+        """Whether it is an accepted answer."""
+        return self.verdict.accepted
 
     @property
     def labels(self) -> tuple[bool | None, ...]:
@@ -110,40 +170,6 @@ class ReviewedItem(Ended):
             return replace(self, correct=labels[0], open=False)
         return replace(self, items=labels, correct=_answer_right(self.verdict, labels), open=False)
 
-    @property
-    def audited(self) -> bool:
-        """Whether it is an accepted answer."""
-        return self.verdict.accepted
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Decisions that are not used yet, because an item that arrived before them is still open (see `Missing`).
-
-    Attributes:
-        decided: Number of these decisions.
-        item: Id of the oldest open item.
-        arrived: Time at which that item came into the queue, in seconds since 1970 UTC.
-    """
-
-    decided: int
-    item: str
-    arrived: float
-
-    def describe(self, what: str) -> str:
-        """A sentence with the way out.
-
-        Args:
-            what: Name of the waiting decisions, e.g. "decided audits".
-        """
-        since = datetime.fromtimestamp(self.arrived, UTC)
-        return (
-            f"{self.decided} {what} wait behind item {self.item}, open since {since:%Y-%m-%d %H:%M} UTC: they are used "
-            "in order of arrival, because which are decided first may depend on whether they are right. Decide that "
-            f"item (/items/{self.item} on the review page, where an administrator can take it back from its holder). "
-            f"{UNDECIDED}"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ReviewPool:
@@ -151,40 +177,37 @@ class ReviewPool:
 
     Attributes:
         items: In order of arrival.
-        others: Items of other artifacts, by digest ("none" where an item has no verdict).
+        others: Number of items that other artifacts judged, or none.
         both_ways: Items whose question, conversation and candidate were called right and wrong; all count as wrong.
         partial: Items about answers of which some items were given out, and only the others decided. They are left
             out: items that were held back are a selected sample, and the audits stand for these answers.
     """
 
     items: tuple[ReviewedItem, ...]
-    others: dict[str, int]
-    both_ways: int
+    others: int = 0
+    both_ways: int = 0
     partial: int = 0
 
     def of(self, artifact: CalibrationArtifact) -> ReviewPool:
         """The items that one artifact judged: answers of two gates say nothing about either alone."""
-        return ReviewPool(tuple(item for item in self.items if item.verdict.artifact == artifact.digest), {}, 0)
+        return ReviewPool(tuple(item for item in self.items if item.verdict.artifact == artifact.digest))
 
 
 def read_reviews(
     store: ReviewStore,
     artifacts: Sequence[CalibrationArtifact],
     *,
-    respond: Respond = "wrong",
     since: float | None = None,
     progress: Progress = silent,
 ) -> ReviewPool:
     """Read people's decisions about the verdicts of some artifacts.
 
-    approve: the candidate is right. edit and reject: it is wrong. respond: as ``respond`` says. For a gate of items
-    this holds of each item; an answer of which every item was decided counts as wrong if any item that was given out
-    is wrong.
+    approve: the candidate is right. edit, reject, respond and answer: it is wrong. For a gate of items this holds of
+    each item; an answer of which every item was decided counts as wrong if any item that was given out is wrong.
 
     Args:
         store: The review store.
         artifacts: The artifact in force, and earlier ones that judged by the same procedure.
-        respond: What "respond" (the reviewer wrote another answer) says about the candidate.
         since: Leave out what arrived before, in seconds since 1970 UTC, e.g. from before audits began.
         progress: Reports items read.
 
@@ -194,52 +217,24 @@ def read_reviews(
     _refuse_different(artifacts)
     digests = {artifact.digest for artifact in artifacts}
     reviewed: list[ReviewedItem] = []
-    others: Counter[str] = Counter()
-    partial = 0
+    others = partial = 0
     stats = store.stats()
     total = stats.pending + stats.claimed + stats.decided + stats.expired
     for done, item in enumerate(all_items(store), start=1):
         progress(done, max(done, total))
         if since is not None and item.created < since:
             continue
-        digest = str((item.content.verdict or {}).get("artifact", "none"))
-        if digest not in digests:
-            others[digest] += 1
+        if (item.content.verdict or {}).get("artifact") not in digests:
+            others += 1
             continue
-        if _only_held_back(item):
+        verdict = item.content.parsed_verdict()
+        assert verdict is not None, "it has an artifact"
+        if item.content.kind != "audit" and _keeps_some(verdict):  # only the items that were held back were decided
             partial += 1
-            continue
-        reviewed.append(_reviewed(item, respond))
+        else:
+            reviewed.append(_reviewed(item, verdict))
     items, both_ways = _one_label_each(reviewed)
-    return ReviewPool(items, dict(others), both_ways, partial)
-
-
-def until_open(items: Sequence[_Item]) -> list[_Item]:
-    """Items that arrived before the oldest open one. A monitor gets the rest later."""
-    first = next((i for i, item in enumerate(items) if item.open), len(items))
-    return list(items[:first])
-
-
-def waiting(items: Sequence[ReviewedItem], missing: Missing = "wait") -> Waiting | None:
-    """The decisions that wait for the oldest open item; None if none waits."""
-    used = len(until_open(items)) if missing == "wait" else len(items)
-    decided = sum(item.correct is not None for item in items[used:])
-    return Waiting(decided, items[used].name, items[used].arrived) if decided else None
-
-
-def settled(items: Sequence[_Item], missing: Missing) -> list[_Item]:
-    """Items with a label each, as `Missing` says; empty if the oldest open item is the first."""
-    if missing == "leave-out":
-        return [item for item in items if item.correct is not None]
-    used = items
-    if missing == "wait":
-        ended = until_open(items)
-        used = items[: len(ended) + 1] if ended else []
-    return [
-        item if item.correct is not None else replace(item, correct=False)
-        for item in used
-        if item.correct is not None or item.action != "respond"
-    ]
+    return ReviewPool(items, others, both_ways, partial)
 
 
 def all_items(store: ReviewStore) -> Iterator[Item]:
@@ -250,20 +245,28 @@ def all_items(store: ReviewStore) -> Iterator[Item]:
         offset += len(page)
 
 
-def _only_held_back(item: Item) -> bool:
-    """Whether people decided the items that were held back of an answer with other items. Its audit stands for it."""
-    verdict = item.content.parsed_verdict()
-    return item.content.kind != "audit" and verdict is not None and _keeps_some(verdict)
+def in_place(action: str) -> str:
+    """The action; "respond" of a person who answered in place of the candidate, whether the agent or the user."""
+    return "respond" if action == "answer" else action
+
+
+def name_of(item: Item) -> str:
+    """Words by which a person finds an item of the queue, and who holds it."""
+    held = ""
+    if item.state == "claimed" and item.lease_until is not None:
+        until = datetime.fromtimestamp(item.lease_until, tz=UTC)
+        held = f", where {item.holder} holds it until {until:%Y-%m-%d %H:%M} UTC unless an administrator takes it back"
+    return f"item {item.id} (/items/{item.id} on the review page{held})"
 
 
 def _keeps_some(verdict: Verdict) -> bool:
     return verdict.by_items and any(item.kept for item in verdict.items)
 
 
-def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
+def _reviewed(item: Item, verdict: Verdict) -> ReviewedItem:
     from guardrail.review.hooks import AUDIT_RATE
 
-    verdict = _as_shown(item)
+    verdict = _as_shown(item, verdict)
     rate = item.content.metadata.get(AUDIT_RATE)
     chosen = verdict.accepted or _keeps_some(verdict)
     if chosen and not (isinstance(rate, int | float) and 0 < rate <= 1):
@@ -274,14 +277,13 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
     action = None if item.decision is None else in_place(item.decision.action)
     group, *threads = (item.content.metadata.get(name) for name in ("group", "thread_id", "conversation"))
     correct, items = None, tuple[bool | None, ...]()
-    if action is not None and (action != "respond" or respond == "wrong"):
-        correct = action == "approve"
-    if correct is not None and verdict.by_items:
-        items = _item_labels(item, verdict)
-        correct = _answer_right(verdict, items)
+    if action is not None:
+        items = _item_labels(item, verdict) if verdict.by_items else ()
+        correct = _answer_right(verdict, items) if verdict.by_items else action == "approve"
     return ReviewedItem(
+        id=item.id,
+        name=name_of(item),
         key=item.key,
-        name=item.id,
         question=item.content.question,
         group=None if group is None else str(group),
         verdict=verdict,
@@ -296,17 +298,11 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
     )
 
 
-def in_place(action: str) -> str:
-    """The action; "respond" of a person who answered in place of the candidate, whether the agent or the user."""
-    return "respond" if action == "answer" else action
-
-
-def _as_shown(item: Item) -> Verdict:
+def _as_shown(item: Item, verdict: Verdict) -> Verdict:
     """The verdict with the candidate of the item, which the decision is about; a stored verdict may have none."""
     from guardrail.review import Candidate
 
-    verdict, shown = item.content.parsed_verdict(), item.content.candidate
-    assert verdict is not None, "it has an artifact"
+    shown = item.content.candidate
     if verdict.candidate is not None and Candidate.of(verdict.candidate) == shown:
         return verdict
     candidate = None if shown is None else Sample(text=shown.text, tool_calls=shown.tool_calls)

@@ -8,13 +8,12 @@ if it was approved.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import AIMessage, SystemMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.messages import AIMessage, SystemMessage, convert_to_openai_messages
 
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json
@@ -22,59 +21,36 @@ from guardrail.specs import CorrectnessSpec
 from guardrail.types import ToolCall, canonical_calls
 from guardrail.uncertainty import Estimator
 
-from ..agent_steps import ANSWER, step_of
+from ..agent_steps import ANSWER
 from ..correctness import CorrectnessRule, label_records, labelled_by
-from ..data.questions import Question
-from ..data.records import GIVEN, Record, RecordFile, RecordHeader, write_records
+from ..data.records import GIVEN, Record, RecordFile
 from ..data.table import table_of
 from ..pipeline import part_header
 from ..scoring.compute import score_records
-from .pool import Ended, Missing, Respond, all_items, in_place, settled
+from .pool import NOBODY, Reviewed, all_items, in_place, name_of
 
 if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
 
-__all__ = [
-    "ReviewedStep",
-    "labelled_answers",
-    "labelled_records",
-    "labelled_steps",
-    "reviews_of_checkpoints",
-    "reviews_of_store",
-    "undecided_ids",
-    "write_part",
-]
-
-NOBODY = "nobody decided"
-"""Label detail of a step without a decision."""
+__all__ = ["ReviewedStep", "labelled", "reviews_of_checkpoints", "reviews_of_store"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewedStep(Ended):
-    """People's decisions about one message of an agent.
+class ReviewedStep(Reviewed):
+    """People's decisions about one message of an agent; ``messages`` are those before it, without the system message.
 
     Attributes:
-        id: Id of its record, otherwise of its interrupt.
-        name: Words by which a person finds it: the item of the queue and its holder, or the thread.
-        messages: The conversation before it, without the system message, in OpenAI's form.
-        group: The conversation it is part of.
         proposed: The calls of the message.
-        gated: Names of the tools whose calls were decided about.
+        gated: Names of the tools whose calls were decided about, or `ANSWER`.
         reference: The right calls, as canonical JSON; None if nobody said.
         recorded: Whether ``id`` is that of a record.
-        arrived: When it was asked; sorts as it came.
         in_thread: Whether it comes from LangChain or LangGraph, which have threads; other frameworks have runs.
     """
 
-    id: str
-    name: str
-    messages: tuple[dict[str, Any], ...]
-    group: str | None
     proposed: tuple[ToolCall, ...]
     gated: frozenset[str]
     reference: str | None
     recorded: bool
-    arrived: str | float
     in_thread: bool = True
 
 
@@ -87,15 +63,12 @@ class _Decided:
     theirs: tuple[ToolCall, ...] = ()
 
 
-def reviews_of_store(
-    store: ReviewStore, records: Mapping[str, Record], *, respond: Respond = "wrong"
-) -> tuple[list[ReviewedStep], int]:
+def reviews_of_store(store: ReviewStore, records: Mapping[str, Record]) -> tuple[list[ReviewedStep], int]:
     """Read people's decisions in a review queue about calls and answers whose samples were recorded.
 
     Args:
         store: The queue.
         records: Records by id, with the conversations.
-        respond: Meaning of "respond" for the calls.
 
     Returns:
         The steps in order of arrival, and the number of items that belong to none of the records.
@@ -117,9 +90,8 @@ def reviews_of_store(
             _reviewed(
                 () if primary is None else primary.tool_calls,
                 [_decided(item) for item in items],
-                respond,
                 id=name,
-                name=" and ".join(map(_named, items)),
+                name=" and ".join(map(name_of, items)),
                 messages=record.messages or (),
                 group=record.group,
                 recorded=True,
@@ -131,12 +103,11 @@ def reviews_of_store(
     return sorted(steps, key=lambda step: step.arrived), others
 
 
-def reviews_of_checkpoints(saver: Any, *, respond: Respond = "wrong") -> list[ReviewedStep]:
+def reviews_of_checkpoints(saver: Any) -> list[ReviewedStep]:
     """Read people's decisions in interrupts of `GuardrailMiddleware` and ``HumanInTheLoopMiddleware``.
 
     Args:
         saver: A checkpointer with the threads' whole history.
-        respond: Meaning of "respond" for the calls.
 
     Returns:
         The steps in order of arrival. Of two decisions about one message (both kinds of middleware asked) the later.
@@ -148,7 +119,7 @@ def reviews_of_checkpoints(saver: Any, *, respond: Respond = "wrong") -> list[Re
         thread = (str(at["thread_id"]), str(at.get("checkpoint_ns", "")))
         is_newest = thread not in newest
         newest.add(thread)
-        step = _step_of(checkpoint, thread[0], respond, open_=is_newest)
+        step = _step_of(checkpoint, thread[0], open_=is_newest)
         if step is None:
             continue
         key = canonical_json([thread, step.messages])
@@ -160,99 +131,55 @@ def reviews_of_checkpoints(saver: Any, *, respond: Respond = "wrong") -> list[Re
     return sorted(steps.values(), key=lambda step: step.arrived)
 
 
-def labelled_steps(items: Sequence[ReviewedStep], missing: Missing = "wait") -> list[Question]:
-    """Make steps about calls with the right calls, or with the rejected ones.
-
-    Args:
-        items: In order of arrival.
-        missing: How steps without a decision are used. Where they count as wrong, their calls count as rejected.
-    """
-    return [
-        step_of(
-            convert_to_messages(list(item.messages)),
-            id=item.id,
-            references=() if item.reference is None else (item.reference,),
-            rejected=(canonical_calls(item.proposed),) if item.reference is None else (),
-            group=item.group,
-        )
-        for item in settled(items, missing)
-    ]
-
-
-def undecided_ids(items: Iterable[ReviewedStep]) -> set[str]:
-    """The ids of the steps that nobody decided, whether or not somebody still may."""
-    return {item.id for item in items if item.correct is None and item.action is None}
-
-
-def labelled_records(
+def labelled(
     file: RecordFile,
-    steps: Sequence[Question],
-    rule: CorrectnessRule,
+    steps: Sequence[ReviewedStep],
+    tool: str,
     estimator: Estimator,
-    undecided: Collection[str] = (),
+    rule: CorrectnessRule | None = None,
 ) -> RecordFile:
-    """The records of some steps about calls, scored, and labelled by their references.
+    """The records of the messages that call a tool, or are answers, scored, and labelled by people's decisions.
 
     Args:
-        file: Their samples.
-        steps: The steps.
-        rule: Compares calls with references.
+        file: The samples.
+        steps: The decisions that are used; a message without one is undecided, which counts as wrong.
+        tool: The tool, or `ANSWER`.
         estimator: The score.
-        undecided: Ids of steps that nobody decided: their records are undecided, which counts as wrong.
+        rule: Compares calls with what people said; None for answers: an approved one is right, any other wrong.
 
     Raises:
-        UsageError: None of the steps has a record.
+        UsageError: People decided about none of these messages.
     """
-    labels = {step.id: step.model_dump(include={"references", "rejected", "group"}) for step in steps}
-    labelled = label_records(_with_labels(file, labels), rule)
-    unsure = {"correct": None, "label_detail": NOBODY}
-    labelled = [record.model_copy(update=unsure) if record.id in undecided else record for record in labelled]
-    return _scored(file, labelled_by(file.header, rule), labelled, estimator)
-
-
-def labelled_answers(
-    file: RecordFile, items: Sequence[ReviewedStep], estimator: Estimator, missing: Missing = "wait"
-) -> RecordFile:
-    """The records of some steps about answers, scored, and labelled by people's decisions.
-
-    Raises:
-        UsageError: None of the steps has a record.
-    """
-    undecided = undecided_ids(items)
-    labels = {
-        item.id: {"correct": item.correct, "group": item.group}
-        if item.id not in undecided
-        else {"correct": None, "group": item.group, "label_detail": NOBODY}
-        for item in settled(items, missing)
-    }
-    spec = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews", "missing": missing})
-    header = file.header.model_copy(update={"correctness": spec})
-    return _scored(file, header, _with_labels(file, labels), estimator)
-
-
-def _with_labels(file: RecordFile, labels: Mapping[str, Mapping[str, Any]]) -> list[Record]:
-    drawn = {record.id: record for record in file.records if record.id in labels}
-    records = [drawn[name].model_copy(update=dict(label)) for name, label in labels.items() if name in drawn]
-    if not records:
-        raise UsageError(f"{file.path} has no record of these steps. Name the file that the agent's records= wrote.")
-    return records
-
-
-def _scored(file: RecordFile, header: RecordHeader, records: Sequence[Record], estimator: Estimator) -> RecordFile:
+    drawn = {record.id: record for record in file.records if tool in _called(record)}
+    used = [step for step in steps if step.id in drawn]
+    if not used:
+        what = "is an answer" if tool == ANSWER else f"calls {tool!r}"
+        raise UsageError(
+            f"no message of {file.path} that people decided about {what}. Name the file that the agent's records= "
+            "wrote."
+        )
+    records = [drawn[step.id].model_copy(update=_said(step, rule)) for step in used]
+    if rule is None:
+        spec = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews"})
+        header = file.header.model_copy(update={"correctness": spec})
+    else:
+        header, records = labelled_by(file.header, rule), label_records(records, rule)
+    nobody = {"correct": None, "label_detail": NOBODY}
+    records = [
+        record.model_copy(update=nobody) if step.correct is None else record
+        for record, step in zip(records, used, strict=True)
+    ]
+    header = part_header(header, records)
     return score_records(replace(file, header=header, records=table_of(records)), [estimator])
 
 
-def write_part(file: RecordFile, tool: str, path: Path) -> None:
-    """Write the records of the messages that call a tool, or are answers.
-
-    Raises:
-        UsageError: The message does not exist.
-    """
-    part = [record for record in file.records if tool in _called(record)]
-    if not part:
-        what = "is an answer" if tool == ANSWER else f"calls {tool!r}"
-        raise UsageError(f"no message of {file.path} {what}. Name the file that the agent's records= wrote.")
-    write_records(path, part_header(file.header, part), part)
+def _said(step: ReviewedStep, rule: CorrectnessRule | None) -> dict[str, Any]:
+    """The fields of a record that a decision says: its label, or what is right or wrong for a rule to compare with."""
+    if rule is None:
+        return {"group": step.group, "correct": step.correct}
+    references = () if step.reference is None else (step.reference,)
+    rejected = (canonical_calls(step.proposed),) if step.reference is None else ()
+    return {"group": step.group, "references": references, "rejected": rejected}
 
 
 def _called(record: Record) -> set[str]:
@@ -260,35 +187,28 @@ def _called(record: Record) -> set[str]:
     return set() if primary is None else {call.name for call in primary.tool_calls} or {ANSWER}
 
 
-def _reviewed(
-    proposed: Sequence[ToolCall], decided: Sequence[_Decided], respond: Respond, *, open: bool, **known: Any
-) -> ReviewedStep:
+def _reviewed(proposed: Sequence[ToolCall], decided: Sequence[_Decided], *, open: bool, **known: Any) -> ReviewedStep:
     """Combine the decisions about a message; a decision about none of its calls is about an answer."""
     actions = [decision.action for decision in decided]
     gated = frozenset(call.name for decision in decided for call in decision.ours) or frozenset({ANSWER})
     action: str | None = "approve"
     for kind in ("edit", "respond", None, "reject"):  # the last of these that was taken
         action = kind if kind in actions else action
-    correct: bool | None = None
     reference: str | None = None
-    if action == "reject" or (action == "respond" and respond == "wrong"):
-        correct = False
-    elif action in ("approve", "edit") and gated == {ANSWER}:
-        correct = action == "approve"
-    elif action in ("approve", "edit"):
+    if action in ("approve", "edit") and gated != {ANSWER}:
         calls = _edited(proposed, decided)
         if calls is None:
             action = None
         else:
             reference = canonical_calls(calls)
-            correct = reference == canonical_calls(proposed)
+    correct = action == "approve" if reference is None else reference == canonical_calls(proposed)
     return ReviewedStep(
         proposed=tuple(proposed),
         gated=gated,
         reference=reference,
-        correct=correct,
+        correct=None if action is None else correct,
         action=action,
-        open=open and correct is None and action is None,
+        open=open and action is None,
         **known,
     )
 
@@ -307,13 +227,6 @@ def _edited(proposed: Sequence[ToolCall], decided: Sequence[_Decided]) -> list[T
     return calls
 
 
-def _named(item: Item) -> str:
-    if item.state != "claimed" or item.lease_until is None:
-        return f"item {item.id}"
-    until = datetime.fromtimestamp(item.lease_until, tz=UTC)
-    return f"item {item.id}, which {item.holder} holds until {until:%Y-%m-%d %H:%M} UTC"
-
-
 def _decided(item: Item) -> _Decided:
     assert item.content.candidate is not None, "others are left out"
 
@@ -329,7 +242,7 @@ def _decided(item: Item) -> _Decided:
     return _Decided(in_place(decision.action), ours, edited)
 
 
-def _step_of(checkpoint: Any, thread: str, respond: Respond, *, open_: bool) -> ReviewedStep | None:
+def _step_of(checkpoint: Any, thread: str, *, open_: bool) -> ReviewedStep | None:
     """The step of a checkpoint: its interrupts about the last message and their answers; None without interrupts."""
     requests = list(_asked(checkpoint.pending_writes or ()))
     messages = list(checkpoint.checkpoint["channel_values"].get("messages") or ())
@@ -346,14 +259,13 @@ def _step_of(checkpoint: Any, thread: str, respond: Respond, *, open_: bool) -> 
     return _reviewed(
         [ToolCall(name=call["name"], arguments=call["args"]) for call in shown],
         [decided for _, value, answer in requests for decided in _answered(value, answer)],
-        respond,
         id=record or requests[0][0],
-        name=f"in the thread {thread!r}",
+        name=f"the message in the thread {thread!r}",
         messages=tuple(plain),
         group=thread,
         recorded=record is not None,
         open=open_,
-        arrived=str(checkpoint.checkpoint["ts"]),
+        arrived=datetime.fromisoformat(checkpoint.checkpoint["ts"]).timestamp(),
     )
 
 

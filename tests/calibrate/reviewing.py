@@ -47,21 +47,24 @@ def verdict_of(name: str, u: float, artifact: CalibrationArtifact = ARTIFACT) ->
 def item(name: str, u: float, correct: bool | None, chance: float = 1.0, **changes: object) -> ReviewedItem:
     """An item of a queue with that score; without a label it is open. `changes` sets further fields."""
     reviewed_item = ReviewedItem(
+        id=name,
+        name=f"item {name}",
         key=name,
-        name=name,
         question=f"question {name}?",
         group=None,
+        messages=None,
         verdict=verdict_of(name, u),
         chance=chance,
         correct=correct,
         open=correct is None,
         action=None if correct is None else "approve" if correct else "reject",
+        arrived=1_750_000_000.0,
     )
     return replace(reviewed_item, **changes)  # type: ignore[arg-type]
 
 
 def pool_of(*items: ReviewedItem) -> ReviewPool:
-    return ReviewPool(items, {}, 0)
+    return ReviewPool(items)
 
 
 TEMPLATES = {accepted: item("template", 0.0 if accepted else 1.0, True) for accepted in (True, False)}
@@ -72,7 +75,7 @@ def simulated(name: str, u: float, correct: bool, chance: float) -> ReviewedItem
     template = TEMPLATES[u <= THRESHOLD]
     score = template.verdict.uncertainty.model_copy(update={"value": u})
     verdict = template.verdict.model_copy(update={"uncertainty": score})
-    return replace(template, key=name, name=name, verdict=verdict, correct=correct, chance=chance)
+    return replace(template, id=name, key=name, verdict=verdict, correct=correct, chance=chance)
 
 
 def decide(store: ReviewStore, action: Callable[[Content], str]) -> None:

@@ -17,9 +17,7 @@ from calibrate.fitting import fit
 from calibrate.judging import GateCounts
 from calibrate.reviews import (
     Missing,
-    Respond,
     ReviewPool,
-    Waiting,
     accepted_error,
     feed,
     learn,
@@ -232,28 +230,32 @@ def test_a_monitor_is_fed_the_audits_of_its_own_artifact(monitor: RiskMonitor) -
 
 
 def test_what_waits_for_an_open_item_is_counted_with_the_ways_out() -> None:
-    first = item("b", 0.1, None, 0.5, arrived=1_750_000_000.0)
-    items = [item("a", 0.1, True, 0.5), first, item("c", 0.1, None, 0.5), item("d", 0.1, True), item("e", 0.1, False)]
-    queue = waiting(items)
-    assert queue == Waiting(decided=2, item="b", arrived=1_750_000_000.0)
-    told = queue.describe("decided audits")
+    items = [
+        item("a", 0.1, True, 0.5),
+        item("b", 0.1, None, 0.5),
+        item("c", 0.1, None, 0.5),
+        item("d", 0.1, True),
+        item("e", 0.1, False),
+    ]
+    told = waiting(items, "wait", "decided audits")
+    assert told is not None
     assert "2 decided audits wait behind item b, open since 2025-06-15 15:06 UTC" in told
     assert "--missing wrong" in told
     assert "--missing leave-out" in told
     assert waiting(items, "wrong") is None
     assert waiting(items, "leave-out") is None
-    assert waiting(items[:3]) is None  # two are open, and nothing that is decided waits for them
-    assert waiting(items[3:]) is None
+    assert waiting(items[:3], "wait") is None  # two are open, and nothing that is decided waits for them
+    assert waiting(items[3:], "wait") is None
 
 
 def test_decisions_that_only_wait_are_named_where_nothing_can_be_used() -> None:
     items = (item("b", 0.1, None), *(item(f"{i}", 0.1, True) for i in range(3)))
-    with pytest.raises(UsageError, match=r"1 of them still open.* 3 decisions wait behind item b"):
-        thinned(pool_of(*items))
+    with pytest.raises(UsageError, match=r"1 of them open, and none can be used yet. 3 decisions wait behind item b"):
+        learn(pool_of(*items), ARTIFACT, name="reviews", missing="wait")
 
 
-def labels(store: ReviewStore, respond: Respond = "wrong") -> list[bool | None]:
-    return [one.correct for one in read_reviews(store, [ARTIFACT], respond=respond).items]
+def labels(store: ReviewStore) -> list[bool | None]:
+    return [one.correct for one in read_reviews(store, [ARTIFACT]).items]
 
 
 def test_only_an_approved_answer_is_right(store: ReviewStore) -> None:
@@ -261,7 +263,6 @@ def test_only_an_approved_answer_is_right(store: ReviewStore) -> None:
         store.enqueue(content_of(verdict_of(action, 0.9), [HumanMessage(action)]), key=action)
     decide(store, lambda content: content.question)
     assert labels(store) == [True, False, False, False]
-    assert labels(store, respond="leave-out") == [True, False, False, None]
 
 
 def test_the_same_answer_has_one_label_and_the_worse_of_two(store: ReviewStore) -> None:
@@ -298,7 +299,7 @@ def test_end_to_end_with_a_guard(store: ReviewStore) -> None:
         guard.invoke(question)
     decide(store, lambda content: "approve" if content.question.startswith("sure") else "reject")
     learned = learn(read_reviews(store, [artifact]), artifact, name="reviews", rule="empirical", test_fraction=0.5)
-    assert (learned.rate, learned.used) == (1.0, 12)
+    assert (learned.rate, len(learned.sample)) == (1.0, 12)
     assert isinstance(learned.artifact.outcome, Feasible)
     assert learned.artifact.outcome.threshold == 0.0
     assert isinstance(learned.new, GateCounts)

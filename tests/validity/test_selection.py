@@ -191,7 +191,7 @@ def reviewed(rng: np.random.Generator, n: int) -> tuple[ReviewedItem, ...]:
     """Return decided items: scores say nothing, and 15 % of the answers are wrong."""
     names = [f"{rng.integers(2**60)}" for _ in range(n)]
     items = [simulated(name, float(rng.random()), bool(rng.random() >= 0.15), 1.0) for name in names]
-    return tuple(replace(item, question=f"Question {item.name}?") for item in items)
+    return tuple(replace(item, question=f"Question {item.id}?") for item in items)
 
 
 def rates_of_the_gate_in_force(runs: int = 16) -> tuple[float, float, int]:

@@ -13,7 +13,7 @@ import typer
 
 from ...data.formats.field_map import ImportSettings, parse_map
 from ...data.records import RecordFile
-from ...reviews import Missing, Respond
+from ...reviews import Missing
 from ...scoring.names import key_of
 from .terminal import print_line
 
@@ -32,7 +32,6 @@ __all__ = [
     "MapOption",
     "MissingOption",
     "RecordsArgument",
-    "RespondOption",
     "RewriteOption",
     "RightOption",
     "SetOption",
@@ -136,11 +135,6 @@ def share_or_smallest(text: str) -> float | str:
         return text if text == "smallest" else float(text)
     except ValueError:
         raise ValueError(f"must be a number in (0, 1) or 'smallest', got {text!r}. Write 0.1.") from None
-
-
-RespondOption = Annotated[
-    Respond, typer.Option(help='What "respond" says about a candidate: wrong, leave-out.', metavar="HOW")
-]
 
 
 MissingOption = Annotated[

@@ -55,7 +55,7 @@ def test_a_refit_changes_the_threshold_and_not_the_procedure(refit: tuple[str, C
     shown, new = refit
     for part in ("model", "plan", "prompt", "estimator"):
         assert getattr(new, part) == getattr(ARTIFACT, part)
-    assert new.correctness.params == {"source": "reviews", "respond": "wrong", "missing": "wait", "rate": RATE}
+    assert new.correctness.params == {"source": "reviews", "missing": "wait", "rate": RATE}
     assert (new.outcome.rule, new.alpha) == ("empirical", 0.15)
     assert isinstance(new.outcome, Feasible)
     assert new.outcome.threshold > THRESHOLD  # SCER(.5) = .15, and the old one stopped at .3
@@ -111,7 +111,7 @@ def test_the_table_shows_both_on_the_same_questions(reviewed: Path) -> None:
     accepted = [correct for score, correct in scores if score <= THRESHOLD]
     assert learned.old.n_accepted == len(accepted)
     assert learned.old.n_errors == accepted.count(False)
-    assert learned.used == len(learned.test) + len(learned.file.records)
+    assert len(learned.sample) == len(learned.test) + len(learned.file.records)
 
 
 def test_of_a_gate_on_calls_it_speaks_of_calls(store: ReviewStore, tmp_path: Path) -> None:
@@ -171,11 +171,9 @@ def test_one_open_audit_is_named_with_what_waits_behind_it(store: ReviewStore, o
     assert hard is not None
     decide(store, lambda _: "approve")
     shown = run(*on_audits, "--monitor", "risk")
-    assert f"19 decided audits wait behind item {hard.item.id}, open since 20" in shown
-    assert f"Decide that item (/items/{hard.item.id} on the review page" in shown
-    assert "No audited answer has been decided" not in shown
-    assert "The oldest audit is still open, so nothing is known" in shown
-    assert f"0 new audits, 0 in all; 19 decided ones wait behind item {hard.item.id};" in shown
+    assert f"19 decided audits wait behind item {hard.item.id} (/items/{hard.item.id} on the review page" in shown
+    assert "No audit can be used yet, so nothing is known about the error rate of answers given." in shown
+    assert "0 new audits, 0 in all; wealth" in shown
     store.decide(hard, Decision(action="approve"))
     shown = run(*on_audits, "--monitor", "risk")
     assert "20 new audits, 20 in all; wealth" in shown
@@ -184,7 +182,7 @@ def test_one_open_audit_is_named_with_what_waits_behind_it(store: ReviewStore, o
 
 def test_no_decided_audit_is_called_that(store: ReviewStore, on_audits: Command) -> None:
     audit(store, range(3))
-    assert "No audited answer has been decided" in run(*on_audits)
+    assert "No audit can be used yet" in run(*on_audits)
 
 
 def test_the_line_of_the_sample_says_what_waits(store: ReviewStore, on_audits: Command, tmp_path: Path) -> None:
@@ -196,7 +194,7 @@ def test_the_line_of_the_sample_says_what_waits(store: ReviewStore, on_audits: C
     assert hard is not None
     decide(store, lambda _: "approve")
     shown = run(*on_audits, "--out", tmp_path / "new.json")
-    assert "Sample: 30 of 39 decisions, and 1 undecided, counted as wrong, so that" in shown
+    assert "Sample: 30 decisions, and 1 undecided, counted as wrong, so that" in shown
     assert "Error among answers given: 3.2 % (1 of 31 audited wrong, 1 of them undecided; 95 % interval 0 %" in shown
     assert f"9 more decisions of the sample wait behind item {hard.item.id}" in shown
 
@@ -206,7 +204,7 @@ def test_a_monitor_of_another_artifact_is_not_fed(store: ReviewStore, on_audits:
     audit(store, range(5))
     audit(store, range(5), second)
     decide(store, lambda _: "approve")
-    command = (*on_audits, "--ignore-others", "--monitor", "risk")
+    command = (*on_audits, "--monitor", "risk")
     assert "5 new audits, 5 in all" in run(*command)
     shown = run(*command, "--artifact", second.save(tmp_path / "second.json"), code=2)
     assert ARTIFACT.digest in shown
@@ -228,12 +226,16 @@ def test_an_acknowledged_monitor_that_is_fed_says_that_it_never_alarms_again(
     assert "was acknowledged: it never alarms again" in run(*on_audits, "--monitor", "risk")
 
 
-def test_the_queue_of_another_artifact_is_refused_unless_it_is_named(reviewed: Path, tmp_path: Path) -> None:
-    other = artifact_of(alpha=0.2).save(tmp_path / "other.json")
-    shown = run("learn", reviewed, "--artifact", other, code=2)
-    assert ARTIFACT.digest in shown
-    assert "--earlier" in shown
-    run("learn", reviewed, "--artifact", other, "--earlier", reviewed.with_name("artifact.json"))
+def test_what_another_artifact_judged_is_left_out_and_counted_unless_it_is_named(
+    reviewed: Path, tmp_path: Path
+) -> None:
+    """Scores of another procedure say nothing about this threshold."""
+    command = ("learn", reviewed, "--artifact", artifact_of(alpha=0.2).save(tmp_path / "other.json"))
+    with ReviewStore(reviewed) as store:
+        n = len(read_reviews(store, [ARTIFACT]).items)
+    assert f"{n} items were judged by other artifacts, or by none, and are left out." in run(*command)
+    assert "there are 0 reviews" in run(*command, "--out", tmp_path / "new.json", code=2)
+    assert "left out" not in run(*command, "--earlier", reviewed.with_name("artifact.json"))
 
 
 def test_an_existing_artifact_and_a_missing_store_are_refused(learning: Command, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_only_a_known_share_of_the_answers_with_a_kept_item_is_in_the_sample(tmp
     assert chances <= {(True, 0.5), (False, 1.0)}
     sample, rate = thinned(pool)
     assert rate == 0.5
-    assert {item.name for item in pool.items if item.audited} <= {item.name for item in sample}
+    assert {item.id for item in pool.items if item.audited} <= {item.id for item in sample}
     assert 10 <= len(sample) <= 30
 
 

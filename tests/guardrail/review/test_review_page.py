@@ -354,8 +354,7 @@ def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, sit
     assert message.response_metadata["review"]["action"] == "edit"
     decision = decision_of(store, waiting[0].id)
     assert (decision.reviewer, decision.note) == ("ann", "looked it up [chosen from the list]")
-    # Learning counts it as a wrong candidate, also where it leaves out answers that reviewers wrote.
-    (reviewed,) = reviews.read_reviews(store, [artifact], respond="leave-out").items
+    (reviewed,) = reviews.read_reviews(store, [artifact]).items
     assert reviewed.correct is False
     assert "Forster &amp; &#34;co&#34;" in ann.get(f"/items/{waiting[0].id}")[1]
 

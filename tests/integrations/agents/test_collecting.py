@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import read_records, write_records
-from calibrate.reviews.steps import labelled_steps, reviews_of_checkpoints, reviews_of_store
+from calibrate.reviews.steps import reviews_of_checkpoints, reviews_of_store
 from guardrail import Guardrail
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
@@ -196,13 +196,9 @@ def test_decisions_in_checkpoints_become_labelled_steps(kind: str) -> None:
         ("late", None, None, True),
     ]
     assert [item.recorded for item in items] == [kind == "collect"] * 5
-    steps = labelled_steps(items)
-    assert len(steps) == 5  # the open one counts as wrong
-    assert [json.loads(step.references[0])[0]["arguments"]["amount"] for step in steps[:2]] == [40, 7]
-    assert [(step.references, len(step.rejected)) for step in steps[2:]] == [((), 1)] * 3
-    assert steps[0].messages == ({"role": "user", "content": "send"},)
-    left_out = labelled_steps(reviews_of_checkpoints(saver, respond="leave-out"), "leave-out")
-    assert [step.group for step in left_out] == ["send", "wrong", "spam"]
+    right = [None if item.reference is None else json.loads(item.reference) for item in items]
+    assert [calls and calls[0]["arguments"]["amount"] for calls in right] == [40, 7, None, None, None]
+    assert items[0].messages == ({"role": "user", "content": "send"},)
 
 
 def test_an_answer_to_the_user_says_of_the_call_what_one_in_its_place_says() -> None:
@@ -212,8 +208,6 @@ def test_an_answer_to_the_user_says_of_the_call_what_one_in_its_place_says() -> 
     answer(guarded_agent, TOLD, thread="send")
     (item,) = reviews_of_checkpoints(saver)
     assert (item.action, item.correct) == ("respond", False)
-    (item,) = reviews_of_checkpoints(saver, respond="leave-out")
-    assert item.correct is None
 
 
 def test_the_later_of_two_decisions_about_one_message_counts() -> None:
@@ -346,10 +340,10 @@ def test_calls_that_nobody_decided_are_named_as_the_cause() -> None:
     """Thirty approvals and ten users who wrote "hello?" read as a bad model, and the table did not show the ten."""
     approved(20, overtaken=6)
     output = learn("reviews.db", *FIT, "transfers.json")
-    assert "responded open undecided messages" in output
+    assert "responded open undecided all" in output
     assert "transfer 20 0 0 0 0 6 26" in output
-    assert "6 messages ended without a decision" in output
-    assert "--missing leave-out" in output
+    assert "6 of 26 calls are undecided and count as wrong" in output
+    assert "--missing leave-out leaves them out" in output
     assert "better" not in output
     assert "another score" not in output
     assert "GuardrailMiddleware(" not in output, "there is no gate to use"
@@ -357,7 +351,6 @@ def test_calls_that_nobody_decided_are_named_as_the_cause() -> None:
     assert [record.is_undecided for record in part.records] == [True] * 6 + [False] * 20
     output = learn("reviews.db", "--missing", "leave-out", *FIT, "transfers.json")
     assert f"GuardrailMiddleware({TOOLS_OF.format('transfers.json')})" in output
-    assert "(expired, or the user wrote again). They are left out" in output
 
 
 def test_stores_of_two_agents_share_no_file_and_no_ledger() -> None:
@@ -482,10 +475,8 @@ def test_a_free_note_does_not_make_equal_calls_differ() -> None:
     output = command(*common)
     assert "Which arguments of transfer matter? Samples differ in note (2) of 2 messages" in output
     assert "--compare ARGUMENT,ARGUMENT" in output
-    assert "2 decisions wait for the oldest open one, which counts as wrong until then." in output
-    assert "The oldest open one is in the thread 'case1'. Or use them now" in output
-    assert "--missing wrong" in output
-    assert "leave-out" in output
+    assert "2 decisions wait behind the message in the thread 'case1', open since 20" in output
+    assert "--missing leave-out leaves them out" in output
     scores = [record.scores for record in read_records("transfer.records.jsonl").records]
     assert all(score["primary_disagreement:tool_call"].value == 1.0 for score in scores)
     output = command(*common, "--missing", "leave-out", "--compare", "to,amount")
@@ -591,7 +582,10 @@ def test_the_item_that_others_wait_for_is_named_with_its_holder() -> None:
         store.claim("bob", item=first.id)
     refused = CliRunner().invoke(app, ["learn", "reviews.db", "--tool", "transfer"])
     output = " ".join(refused.output.replace("│", "").split())
-    assert f"The oldest open one is item {first.id}, which bob holds until 20" in output
+    assert (
+        "there are 4 decisions about 'transfer', 1 of them open, and none can be used yet. 3 decisions wait" in output
+    )
+    assert f"behind item {first.id} (/items/{first.id} on the review page, where bob holds it until 20" in output
 
 
 MODEL = chat(**{name: [sending(40), sending(40), sending(4)] for name in ASKED})
@@ -603,11 +597,11 @@ def test_samples_of_decisions_without_records_are_drawn_from_the_model() -> None
     tools = [{"type": "function", "function": {"name": "transfer", "parameters": {"type": "object", "properties": {}}}}]
     Path("tools.json").write_text(json.dumps(tools))
     model = f"python:{__name__}:MODEL"
-    options = ("--model", model, "--tools", "tools.json", "--system", SYSTEM, "--n", "2", "--missing", "leave-out")
+    options = ("--model", model, "--tools", "tools.json", "--system", SYSTEM, "--missing", "leave-out")
     command("threads.sqlite", *options)
     part = read_records("transfer.records.jsonl")
     assert [record.correct for record in part.records] == [True, False, False, False]
-    assert [len(record.drawn.samples) for record in part.records if record.drawn] == [2] * 4
+    assert [len(record.drawn.samples) for record in part.records if record.drawn] == [10] * 4
 
 
 USED = chat(
