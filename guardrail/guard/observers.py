@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,66 +34,31 @@ log = logging.getLogger("guardrail")
 
 
 class SafetySwitch:
-    """Has a guard accept nothing, or apply a stricter threshold, from `hold` to `release`. Thread-safe.
+    """Has a guard accept nothing from `hold` to `release`. Thread-safe.
 
     Pass it to a guard, ``Guardrail(..., on_verdict=[switch])``. `guardrail.review.Monitors.switch` makes one that
     follows the alarms of a database, too.
-
-    Args:
-        threshold: While it holds, accept at most this: the threshold of an artifact that was fitted beforehand, e.g. at
-            half of alpha. Finite; a guard refuses a value that is not below the threshold of its artifact. None, also
-            for an infeasible artifact, accepts nothing.
-
-    Raises:
-        UsageError: A threshold that is not finite.
     """
 
-    def __init__(self, *, threshold: float | None = None) -> None:
-        if threshold is not None and not math.isfinite(threshold):
-            raise UsageError(
-                f"threshold must be a finite number, got {threshold}, which accepts everything or nothing. Compute one "
-                "beforehand, of an artifact fitted at a smaller alpha; leave it out to accept nothing."
-            )
-        self._threshold = threshold
+    def __init__(self) -> None:
         self._why: str | None = None
 
-    def check(self, threshold: float | None) -> None:
-        """Refuse an artifact for which an alarm would change nothing.
-
-        Args:
-            threshold: Threshold of the artifact; None if it accepts nothing.
-
-        Raises:
-            UsageError: This switch's threshold is not below it.
-        """
-        if self._threshold is not None and threshold is not None and self._threshold >= threshold:
-            raise UsageError(
-                f"the switch's threshold {self._threshold:g} is not stricter than the artifact's {threshold:g}, so an "
-                "alarm would hold nothing back. Use a smaller one, of an artifact fitted at a smaller "
-                "alpha, or none: SafetySwitch()."
-            )
-
     def hold(self, why: str) -> None:
-        """From now on accept nothing, or what is below the threshold; ``why`` stands in the verdicts."""
+        """From now on accept nothing; ``why`` stands in the verdicts."""
         self._why = why
 
     def release(self) -> None:
         """Let answers pass again."""
         self._why = None
 
-    def objection(self, uncertainty: float | None) -> str | None:
-        """The reason why an accepted answer may not pass; None if it may. A gate without a score gives None."""
-        return None if self._stricter(uncertainty) else self._why
-
-    def _stricter(self, uncertainty: float | None) -> bool:
-        return self._threshold is not None and uncertainty is not None and uncertainty <= self._threshold
+    def objection(self) -> str | None:
+        """The reason why an accepted answer may not pass; None if it may."""
+        return self._why
 
 
 def _hold_if_suspended(verdict: Verdict, switches: Sequence[SafetySwitch]) -> Verdict:
     """The verdict, or, if a switch does not allow the acceptance, an abstention with its reason."""
-    # Of an answer in items, all that are given out must be certain enough.
-    value = max((item.uncertainty or 0.0 for item in verdict.items if item.kept), default=verdict.uncertainty.value)
-    why = next(filter(None, (switch.objection(value) for switch in switches)), None) if verdict.passes else None
+    why = next(filter(None, (switch.objection() for switch in switches)), None) if verdict.passes else None
     return verdict if why is None else _held(verdict, NoteKind.ALARM, why)
 
 
@@ -129,14 +93,11 @@ class Observers:
         return cls(tuple(each for each in listed if isinstance(each, SafetySwitch)), functions)
 
     def admit(self, artifact: CalibrationArtifact) -> None:
-        """Check the switches with this artifact, and have every observer that compares scores watch it.
+        """Have every observer that compares scores watch this artifact.
 
         Raises:
-            UsageError: A switch would hold nothing back, as one would otherwise learn only after an alarm. Or an
-                observer compares with scores of another kind, so it would ignore every verdict.
+            UsageError: An observer compares with scores of another kind, so it would ignore every verdict.
         """
-        for switch in self.switches:
-            switch.check(artifact.threshold)
         for observer in filter(_needs_scores, self.functions):
             admit = getattr(getattr(observer, "__self__", observer), "admit", None)
             if admit is not None:

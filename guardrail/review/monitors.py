@@ -310,19 +310,16 @@ class Monitors:
         """The `CanaryMonitor` of this name, for a number of questions."""
         return CanaryMonitor(self.store, name, CanaryState.start(questions, delta=delta))
 
-    def switch(
-        self, *, threshold: float | None = None, names: str | Sequence[str] | None = None, every: float = 5.0
-    ) -> SharedSwitch:
+    def switch(self, *, names: str | Sequence[str] | None = None, every: float = 5.0) -> SharedSwitch:
         """A switch that follows alarms in the database, whichever process raised them.
 
         Args:
-            threshold: As in `SafetySwitch`.
             names: One or more monitors to follow; default: all of the store. Nothing is accepted while one of them is
                 missing from the store.
             every: Seconds after which the database is read again.
 
         Raises:
-            UsageError: As `SafetySwitch`; also for an invalid name or an empty list of names.
+            UsageError: An invalid name, or an empty list of names.
         """
         named = (names,) if isinstance(names, str) else None if names is None else tuple(names)
         if named == ():
@@ -331,7 +328,7 @@ class Monitors:
             )
         for name in named or ():
             check_text("a monitor's name", name, LONGEST_MONITOR)
-        return SharedSwitch(self.store, threshold, named, every)
+        return SharedSwitch(self.store, named, every)
 
     def acknowledge(self, name: str, *, who: str) -> None:
         """Acknowledge an alarm: switches let answers pass again. The audit trail records it.
@@ -377,21 +374,19 @@ class SharedSwitch(SafetySwitch):
     `Monitors.acknowledge` clears an alarm. `hold` and `release` are about this object alone.
     """
 
-    def __init__(
-        self, store: ReviewStore, threshold: float | None, names: tuple[str, ...] | None, every: float
-    ) -> None:
-        super().__init__(threshold=threshold)
+    def __init__(self, store: ReviewStore, names: tuple[str, ...] | None, every: float) -> None:
+        super().__init__()
         self._store, self._names, self._every = store, names, every
         self._wait = min(max(every, _SHORTEST_WAIT), _LONGEST_WAIT)
         self._reading = threading.Lock()
         self._known: tuple[Alarm | None, str] = (None, "")
         self._fresh_until = -math.inf
 
-    def objection(self, uncertainty: float | None) -> str | None:
+    def objection(self) -> str | None:
         """Why an answer that the gate accepts may not pass; None if it may."""
         alarm, problem = self._latest()
         why = " ".join(filter(None, (self._why, alarm.detail if alarm else None, problem)))
-        return None if not why or (not problem and self._stricter(uncertainty)) else why
+        return why or None
 
     def _latest(self) -> tuple[Alarm | None, str]:
         """A known alarm, and why there may be others; read again if the last read is too old."""

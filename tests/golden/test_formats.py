@@ -418,7 +418,7 @@ def test_shared_monitors_go_on_and_their_alarms_hold_answers_back(store: ReviewS
     assert risk is not None
     assert risk.update(True, key="request 1").n == 3  # already counted
     switch = monitors.switch()
-    assert "The error rate among accepted answers exceeds the promised 10 %" in str(switch.objection(0.0))
+    assert "The error rate among accepted answers exceeds the promised 10 %" in str(switch.objection())
 
 
 def test_people_sign_in_with_their_tokens() -> None:

@@ -451,7 +451,7 @@ def test_what_is_another_question_is_drawn() -> None:
 
 
 class Alarmed(SafetySwitch):
-    def objection(self, uncertainty: float | None) -> str | None:
+    def objection(self) -> str | None:
         return "The error rate has risen."
 
 

@@ -71,23 +71,6 @@ def test_after_an_alarm_nothing_is_accepted_and_the_verdict_says_why() -> None:
     assert guard.invoke(SURE).content == "Paris"
 
 
-def test_a_stricter_threshold_lets_the_surest_pass() -> None:
-    # unanimous samples have entropy 0, so even a threshold of 0 keeps them
-    switch = SafetySwitch(threshold=0.0)
-    switch.hold(WHY)
-    assert guarded(on_verdict=switch).assess(SURE).accepted
-    lenient = Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=2.0), on_verdict=switch)
-    assert lenient.assess(UNSURE).reason is Reason.SUSPENDED
-
-
-def test_a_switch_that_would_hold_nothing_back_is_refused() -> None:
-    for threshold in (0.5, 99.0):
-        with pytest.raises(ValidationError, match=r"not stricter than the artifact's 0\.5"):
-            guarded(on_verdict=SafetySwitch(threshold=threshold))
-    nothing = make_artifact(MODEL, threshold=None)
-    Guardrail(model=MODEL, artifact=nothing, on_verdict=SafetySwitch(threshold=99.0))
-
-
 def test_observers_see_every_final_verdict_with_its_messages() -> None:
     switch, observer = SafetySwitch(), Seen()
     switch.hold(WHY)

@@ -116,7 +116,7 @@ def test_a_switch_follows_the_database(store: ReviewStore) -> None:
     alarmed(monitors)
     assert guard.assess(SURE).reason is Reason.SUSPENDED
     assert "promised 10 %" in guard.assess(SURE).detail
-    assert deaf.objection(0.0) is None
+    assert deaf.objection() is None
     monitors.acknowledge("risk", who="ada")
     assert guard.assess(SURE).accepted
 
@@ -125,8 +125,8 @@ def test_a_switch_that_cannot_read_allows_nothing(store: ReviewStore) -> None:
     switch = Monitors(store).switch(every=0.0)
     with store.database.write() as transaction:
         transaction.connection.exec_driver_sql("DROP TABLE review_monitors")
-    assert switch.objection(0.0)
-    assert "cannot be read" in str(switch.objection(0.0))
+    assert switch.objection()
+    assert "cannot be read" in str(switch.objection())
 
 
 class SlowStore:
@@ -163,7 +163,7 @@ class NotedLock:
 
 
 def asking(switch: Any, answers: list[bool]) -> threading.Thread:
-    thread = threading.Thread(target=lambda: answers.append(switch.objection(0.0) is None))
+    thread = threading.Thread(target=lambda: answers.append(switch.objection() is None))
     thread.start()
     return thread
 
@@ -176,12 +176,12 @@ def test_nothing_passes_while_a_switch_looks_for_the_first_time(
     switch, slow, first = monitors.switch(every=1.0), SlowStore(store, monkeypatch), list[bool]()
     thread = asking(switch, first)
     assert slow.began.wait(60)
-    assert switch.objection(0.0)  # after a second
-    assert "still being read" in str(switch.objection(0.0))
+    assert switch.objection()  # after a second
+    assert "still being read" in str(switch.objection())
     slow.may_end.set()
     thread.join()
     assert first == [False]
-    assert "promised 10 %" in str(switch.objection(0.0))
+    assert "promised 10 %" in str(switch.objection())
 
 
 def test_nothing_passes_while_a_database_hangs_that_could_be_read_before(
@@ -189,12 +189,12 @@ def test_nothing_passes_while_a_database_hangs_that_could_be_read_before(
 ) -> None:
     monitors = Monitors(store)
     switch = monitors.switch(every=0.0)
-    assert switch.objection(0.0) is None
+    assert switch.objection() is None
     alarmed(monitors)
     slow, first = SlowStore(store, monkeypatch), list[bool]()
     thread = asking(switch, first)
     assert slow.began.wait(60)
-    assert switch.objection(0.0)
+    assert switch.objection()
     slow.may_end.set()
     thread.join()
     assert first == [False]
@@ -220,10 +220,10 @@ def test_a_known_alarm_is_told_while_nothing_new_can_be_seen(store: ReviewStore)
     monitors = Monitors(store)
     alarmed(monitors)
     switch = monitors.switch(every=0.0)
-    assert switch.objection(0.0)
+    assert switch.objection()
     with store.database.write() as transaction:
         transaction.connection.exec_driver_sql("DROP TABLE review_monitors")
-    why = switch.objection(0.0)
+    why = switch.objection()
     assert why is not None
     assert "promised 10 %" in why
     assert "cannot be read" in why
@@ -247,18 +247,18 @@ def test_one_name_is_one_monitor_and_an_unknown_one_holds_back_until_it_is_there
     monitors = Monitors(store)
     switch = monitors.switch(names="desk-1 risk", every=0.0)
     both = monitors.switch(names=["desk-1 risk", "desk-1 drift"], every=0.0)
-    assert switch.objection(0.0)
-    assert "follows 'desk-1 risk', but" in str(switch.objection(0.0))
-    assert "Monitors.switch(names=...)" in str(switch.objection(0.0))
+    assert switch.objection()
+    assert "follows 'desk-1 risk', but" in str(switch.objection())
+    assert "Monitors.switch(names=...)" in str(switch.objection())
     monitors.risk("desk-1 risk", ARTIFACT)
-    assert switch.objection(0.0) is None
-    assert both.objection(0.0)
-    assert "follows 'desk-1 drift', but" in str(both.objection(0.0))
+    assert switch.objection() is None
+    assert both.objection()
+    assert "follows 'desk-1 drift', but" in str(both.objection())
     alarmed(monitors, "desk-1 risk")
-    assert switch.objection(0.0)
-    assert "promised 10 %" in str(switch.objection(0.0))
+    assert switch.objection()
+    assert "promised 10 %" in str(switch.objection())
     monitors.acknowledge("desk-1 risk", who="ada")
-    assert switch.objection(0.0) is None
+    assert switch.objection() is None
 
 
 def test_a_switch_that_would_follow_nothing_is_refused(store: ReviewStore) -> None:
@@ -280,7 +280,7 @@ def test_feeding_a_monitor_whose_alarm_was_acknowledged_is_said_loudly(
         risk.update(True)
     (line,) = caplog.messages
     assert "'risk' was acknowledged, so it never alarms again" in line
-    assert monitors.switch().objection(0.0) is None
+    assert monitors.switch().objection() is None
 
 
 def test_a_stored_drift_monitor_takes_in_whole_scores_of_its_own_artifact_only(store: ReviewStore) -> None:

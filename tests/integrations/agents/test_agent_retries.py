@@ -103,7 +103,7 @@ def test_what_could_not_be_measured_is_tried_again() -> None:
 def test_what_an_alarm_held_back_is_judged_again_and_not_drawn_again() -> None:
     model, switch = AgentChat(steps={("what?", 0): ["Paris"]}), Alarmed()
     looks = []
-    switch.objection = lambda uncertainty: looks.append(1) or "The error rate has risen."  # type: ignore[method-assign,func-returns-value]
+    switch.objection = lambda: looks.append(1) or "The error rate has risen."  # type: ignore[method-assign,func-returns-value]
     error = raised(agent_of(model, retry(), on_verdict=switch))
     assert (error.verdict.reason, model.made, len(looks)) == (Reason.SUSPENDED, 5, 4)
 
