@@ -221,7 +221,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         note = unpack(state.get("guardrail"))
         if note is None or note.held is None or note.decisions:
             return None
-        decisions: Any = tuple(ask(note.held, self._gate.allowed))
+        decisions: Any = tuple(ask(note.held))
         decided = note.model_copy(update={"decisions": decisions, "asked": _last_question(state)})
         update: dict[str, Any] = {"guardrail": pack(decided), "guardrail_decided": True, "jump_to": "model"}
         if any(message.id == note.placeholder for message in state["messages"]):  # an application may have removed it

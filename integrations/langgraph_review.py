@@ -34,15 +34,13 @@ from guardrail.types import Unmeasured
 from guardrail.verdict import Reason, Verdict
 
 from ._agents.decisions import (
-    ALL_DECISIONS,
     REQUEST_FORMAT,
     Decision,
-    DecisionType,
     answer_schema,
     released,
     review_request,
 )
-from ._agents.held import Conversation, HeldMessage, MessageNote, held_message, pack, unpack
+from ._agents.held import Conversation, HeldMessage, MessageNote, pack, unpack
 from ._agents.review_bridge import CHANGED, ENDED, BaseBridge, content_digest, content_of, lapsed
 
 require("langgraph.types", extra="agents")
@@ -54,15 +52,10 @@ if TYPE_CHECKING:
     from guardrail.review import Item, WorkLease
 
 __all__ = [
-    "ALL_DECISIONS",
     "Decision",
-    "DecisionType",
     "GuardedNodes",
     "GuardedState",
     "ReviewBridge",
-    "guarded_nodes",
-    "held_message",
-    "review_request",
 ]
 
 
@@ -85,13 +78,13 @@ _changed: ContextVar[set[str] | None] = ContextVar("guardrail_changed", default=
 _log = logging.getLogger(__name__)
 
 
-def ask(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> list[Decision]:
+def ask(held: HeldMessage) -> list[Decision]:
     """Interrupt, and return one decision for each target. Resume with ``{"decisions": [...]}``.
 
     LangGraph checks the answer against the schema before it keeps it: a bad one raises ``pydantic.ValidationError``
     and the same interrupt can be answered again.
     """
-    request = review_request(held, allowed)
+    request = review_request(held)
     answer = interrupt(request, response_schema=answer_schema(request))
     if not unchanged(answer, request):
         answer = lapsed(request, CHANGED)
@@ -112,15 +105,16 @@ class GuardedState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class GuardedNodes:
-    """The two nodes of a guarded answer in a plain graph.
+    """The two nodes that put a person behind a guard in a plain LangGraph graph.
+
+    Tool calls that a guard of a plain graph holds back are shown and released as a whole message: the caller's graph
+    runs them, so edit and respond are for answers. In an agent use `integrations.langchain_agents`.
 
     Attributes:
         guard: Judges. Its ``on_abstain`` plays no part here: abstentions are held for the review node.
-        allowed: Decisions the person may take.
     """
 
     guard: Guardrail
-    allowed: tuple[DecisionType, ...] = ALL_DECISIONS
 
     def sample(self, state: GuardedState) -> dict[str, Any]:
         """Draw, judge once, and answer or freeze the candidate."""
@@ -135,7 +129,7 @@ class GuardedNodes:
         note = unpack(state.get("guardrail"))
         if note is None or note.held is None:
             return {}
-        message, _ = released(note.held, ask(note.held, self.allowed), self._refusal)
+        message, _ = released(note.held, ask(note.held), self._refusal)
         return {"messages": [message.to_message()], "guardrail": None}
 
     def add_to(self, graph: Any, *, name: str = "guard") -> tuple[str, str]:
@@ -160,15 +154,6 @@ class GuardedNodes:
 
     def _refusal(self, verdict: Verdict) -> str:
         return worded(self.guard.abstain_message, verdict)
-
-
-def guarded_nodes(guard: Guardrail, *, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> GuardedNodes:
-    """The two nodes that put a person behind a guard in a plain LangGraph graph.
-
-    Tool calls that a guard of a plain graph holds back are shown and released as a whole message: the caller's graph
-    runs them, so edit and respond are for answers. In an agent use `integrations.langchain_agents`.
-    """
-    return GuardedNodes(guard, tuple(allowed))
 
 
 def held_of(messages: Sequence[BaseMessage], verdict: Verdict, model: str) -> HeldMessage:
@@ -234,8 +219,6 @@ class ReviewBridge(BaseBridge):
     Attributes:
         store: The queue.
         expires_in: Seconds in which a decision is wanted; afterwards nothing goes out, or runs. None: no limit.
-        callback: URL that the decision is posted to.
-        metadata: Stored with each item.
         candidates: Calibrated list of answers to show, or one for each artifact; see `CandidateRule`.
         lease: Seconds for which one `resume` has a thread for itself. Let it be longer than the longest run of the
             graph: after it another call takes the run for dead and goes on, and a tool that still runs is run again.

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from weakref import WeakKeyDictionary
 
 from langchain_core.language_models import BaseChatModel
@@ -179,8 +179,6 @@ class GuardedModel(Model):
         model: A model of the SDK, or any LangChain chat model (`OpenAICompatibleChat`, `TransformersChat`, ...).
         artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
             or its file. None lets answers pass. With ``key`` the artifact of a router (`calibrate fit --by group`).
-        held: Under "review": "approve" asks a person; "retry" tells the model that the call did not run, and held-back
-            answers become a message.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `AgentsModelChat`).
         verdicts: Store of verdicts on tool calls, and of held-back answers. Pass `VerdictStore(path)` if runs are
             resumed elsewhere.
@@ -198,7 +196,6 @@ class GuardedModel(Model):
         model: Model | BaseChatModel,
         artifact: Given | RouterArtifact | None = None,
         *,
-        held: Literal["approve", "retry"] = "approve",
         calibrated_settings: ModelSettings | None = None,
         verdicts: VerdictStore | None = None,
         **options: Unpack[GateOptions],
@@ -209,9 +206,8 @@ class GuardedModel(Model):
         self._calibrated = calibrated_settings or ModelSettings()
         chat = shared_chat(AgentsModelChat, model, self._calibrated) if isinstance(model, Model) else model
         self._name = identify(chat).model
-        self._gate = FrameworkGuard(chat, artifact, held=held, verdicts=verdicts, **options)
+        self._gate = FrameworkGuard(chat, artifact, verdicts=verdicts, **options)
         self._reviews = self._gate.reviews
-        self._holds = self._gate.gate.reviewed
 
     # -- the SDK's interface -------------------------------------------------------------------------------------------
 
@@ -242,7 +238,7 @@ class GuardedModel(Model):
         refuse_settings(calibrated, sent, HARMLESS, "model_settings")
         bindings = request_bindings(tools, handoffs, output_schema, model_settings.tool_choice)
         waits = self._answers_wait(tools)
-        holdable = self._holdable(tools) if self._holds else ()
+        holdable = self._holdable(tools) if self._gate.asks else ()
         (results, earlier), parsed = last_results(input), bindings.response_format is not None
         token = _request.set((model_settings, tracing))
         try:
@@ -289,18 +285,12 @@ class GuardedModel(Model):
             )
         return self._model.get_retry_advice(request) if isinstance(self._model, Model) else None
 
-    # -- readers of the verdicts ---------------------------------------------------------------------------------------
-
-    def verdict(self, call_id: str) -> Verdict | None:
-        """The verdict on a proposed tool call, e.g. for its reviewer."""
-        return self._reviews.verdict(call_id)
+    # -- a person's decisions -----------------------------------------------------------------------------------------
 
     async def _needs_approval(self, context: RunContextWrapper[Any], params: dict[str, Any], call_id: str) -> bool:
         """True unless the call was judged, accepted and not changed since. Draws nothing."""
         name = getattr(context, "tool_name", None)  # the SDK tells a tool's own needs_approval the arguments only
         return await self._reviews.ruling(call_id, name, params) != "run"
-
-    # -- a person's decisions -----------------------------------------------------------------------------------------
 
     def tool(self, tool: FunctionTool | Callable[..., Any]) -> FunctionTool:
         """A copy of a tool that runs only accepted, approved or edited calls; the others wait for a person.

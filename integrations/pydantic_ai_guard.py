@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
@@ -26,7 +26,6 @@ from guardrail.plain_json import canonical_json
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
 from guardrail.types import Bindings
-from guardrail.verdict import Verdict
 
 from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.decisions import edit_note
@@ -262,8 +261,6 @@ class GuardCapability(AbstractCapability[Any]):
         artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
             or its file. None lets answers pass; "collect" stands for none yet. With ``key`` the artifact of a router
             (`calibrate fit --by group`).
-        held: Under "review": "approve" asks a person; "retry" informs the model that the call did not run
-            (`ModelRetry`), and held-back answers become a message.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
         verdicts: Store of verdicts, decisions and held-back answers; with a path they outlive the process.
         **options: See `GateOptions`.
@@ -278,12 +275,11 @@ class GuardCapability(AbstractCapability[Any]):
         self,
         artifact: Given | RouterArtifact | None = None,
         *,
-        held: Literal["approve", "retry"] = "approve",
         calibrated_settings: Mapping[str, Any] | None = None,
         verdicts: VerdictStore | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
-        self._gate = FrameworkGuard(None, artifact, held=held, verdicts=verdicts, **options)
+        self._gate = FrameworkGuard(None, artifact, verdicts=verdicts, **options)
         self._reviews, self._exempt = self._gate.reviews, self._gate.artifacts.exempt
         self._settings = calibrated_settings or {}
         self._wrapped: LRU[GuardedModel] = LRU(MODELS)
@@ -382,8 +378,7 @@ class GuardCapability(AbstractCapability[Any]):
         if ruling in ("run", "run_edited"):
             return arguments if ruling == "run_edited" else None
         if ruling == "ask" and self._gate.asks:
-            verdict = await asyncio.to_thread(self.verdict, call_id)
-            raise ApprovalRequired(metadata={"guardrail": None if verdict is None else verdict.to_metadata()})
+            raise ApprovalRequired
         raise _not_run()
 
     # -- a person's decisions -----------------------------------------------------------------------------------------
@@ -429,10 +424,6 @@ class GuardCapability(AbstractCapability[Any]):
         """Go on with a run after decisions, see `decide`."""
         results = await self.decide(result, decisions)
         return await agent.run(message_history=_history(result), deferred_tool_results=results, **run)
-
-    def verdict(self, call_id: str) -> Verdict | None:
-        """The verdict on a proposed tool call, e.g. for its reviewer."""
-        return self._reviews.verdict(call_id)
 
 
 def _defers(output_type: Any) -> bool:

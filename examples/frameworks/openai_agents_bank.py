@@ -66,10 +66,9 @@ async def main(folder: Path) -> list[str]:
 
     result = await Runner.run(agent, "Send her what I owe.")
     (waiting,) = result.interruptions
-    verdict = guarded.verdict(str(waiting.call_id))
-    assert verdict is not None
+    (asked,) = await guarded.review_requests(result)
     lines.append(f"unsure:   {waiting.name}({waiting.arguments}) waits for a person")
-    lines.append(f"          {verdict.detail}")
+    lines.append(f"          {asked['action_requests'][0]['description']}")
     written = result.to_state().to_string()  # a file or a database row
 
     state = await RunState.from_string(agent, written)

@@ -70,10 +70,9 @@ async def main() -> list[str]:
     result = await agent.run("Send her what I owe.")
     assert isinstance(result.output, DeferredToolRequests)
     (waiting,) = result.output.approvals
-    verdict = guard.verdict(waiting.tool_call_id)
-    assert verdict is not None
+    (asked,) = await guard.review_requests(result)
     lines.append(f"unsure:   {waiting.tool_name}({waiting.args_as_json_str()}) waits for a person")
-    lines.append(f"          {verdict.detail}")
+    lines.append(f"          {asked['action_requests'][0]['description']}")
     written = result.all_messages_json()  # a file or a database row
 
     result = await agent.run(

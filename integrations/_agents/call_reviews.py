@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
 from guardrail.errors import UsageError
-from guardrail.verdict import Verdict
 
 from .calls import ANSWER_TOOL, is_of_call
-from .decisions import REFUSED, DecisionType, checked, order_for, review_request
+from .decisions import REFUSED, checked, order_for, review_request
 from .held import MessageNote, ToolCallOrder
 from .verdicts import VerdictStore
 
@@ -24,7 +23,7 @@ APPROVED = "A person let this answer go out."
 APPROVE, REJECT = {"type": "approve"}, {"type": "reject"}
 Ruling = Literal["run", "run_edited", "ask", "refuse"]
 """The ruling about a call: it runs, runs as a person edited it, waits for a person, or is refused."""
-SAME_STORE = "its verdict expired, or another process keeps it: give both the same VerdictStore(path)."
+SAME_STORE = "its verdict was deleted, or another process keeps it: give both the same VerdictStore(path)."
 _log = logging.getLogger(__name__)
 
 
@@ -35,13 +34,8 @@ class CallReviews:
     conversation. The argument of that call is a digest of the conversation that the answer belongs to.
     """
 
-    def __init__(self, verdicts: VerdictStore, allowed: Sequence[DecisionType]) -> None:
-        self.verdicts, self._allowed = verdicts, allowed
-
-    def verdict(self, call_id: str) -> Verdict | None:
-        """The verdict on a proposed call; None for an unknown or exempt one."""
-        note = self.verdicts.find(call_id)
-        return None if note is None else note.verdict
+    def __init__(self, verdicts: VerdictStore) -> None:
+        self.verdicts = verdicts
 
     async def ruling(
         self,
@@ -88,8 +82,7 @@ class CallReviews:
         note = await self._held(call_id, name, arguments)
         if note is None or note.held is None:
             return None
-        allowed = [one for one in self._allowed if one != "answer" or (ends and note.ends)]
-        return {**review_request(note.held, allowed), "call_id": call_id}
+        return {**review_request(note.held, ends=ends and note.ends), "call_id": call_id}
 
     async def _held(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> MessageNote | None:
         """The note about a held-back call; None for a call that this guard does not hold back."""

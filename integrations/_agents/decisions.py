@@ -23,13 +23,11 @@ from .calls import arguments_of, same_call
 from .held import FrozenMessage, HeldMessage, ToolCallOrder
 
 __all__ = [
-    "ALL_DECISIONS",
     "ANSWERED",
     "REFUSED",
     "REQUEST_FORMAT",
     "Action",
     "Decision",
-    "DecisionType",
     "answer_schema",
     "checked",
     "edit_note",
@@ -38,8 +36,6 @@ __all__ = [
     "review_request",
 ]
 
-DecisionType = Literal["approve", "edit", "reject", "respond", "answer"]
-ALL_DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond", "answer")
 REQUEST_FORMAT = 1
 """Version of the request in an interrupt."""
 
@@ -71,7 +67,7 @@ class Action(TypedDict):
 class Decision(TypedDict):
     """A person's decision about one call or answer, in the shapes of LangChain's ``HumanInTheLoopMiddleware``."""
 
-    type: DecisionType | Literal["lapse"]
+    type: Literal["approve", "edit", "reject", "respond", "answer", "lapse"]
     """"approve": give out, or run, exactly what was judged. "edit": give out, or run, ``edited_action`` instead.
     "reject": give out, or run, nothing. "respond": the person's own ``message``, to the user or to the model in place
     of the tool's result. "answer" (about calls only): the person answers the user with ``message``, so no call of the
@@ -172,12 +168,16 @@ REFUSED = ("reject", "lapse")
 # -- The request that a person sees ------------------------------------------------------------------------------------
 
 
-def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> dict[str, Any]:
+def review_request(held: HeldMessage, *, ends: bool = True) -> dict[str, Any]:
     """The request that the person sees: the value of the interrupt, plain JSON.
 
     ``action_requests`` and ``review_configs`` are those of ``HumanInTheLoopMiddleware``, so its clients can read them;
     question, messages, candidate, verdict, alternatives and the schemas of the called tools come on top. The request
     shows the held-back message: it is for the reviewer, not for the end user.
+
+    Args:
+        held: The held-back message.
+        ends: Whether a person's text can end the turn of the agent in place of its calls.
     """
     verdict = held.verdict
     return {
@@ -201,18 +201,17 @@ def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECI
             for detail in [verdict.detail if target.verdict.accepted else target.verdict.detail]
         ],
         "review_configs": [
-            {"action_name": target.name, "allowed_decisions": list(_possible(held, allowed))} for target in held.judged
+            {"action_name": target.name, "allowed_decisions": _possible(held, ends)} for target in held.judged
         ],
     }
 
 
-def _possible(held: HeldMessage, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
-    """Decisions that make sense: an empty message can be neither approved nor edited. At least to reject it is one."""
-    if held.kind == "answer":  # there "respond" is the answer to the user
-        allowed = [name for name in allowed if name != "answer"]
-    if held.empty:
-        allowed = [name for name in allowed if name not in ("approve", "edit")]
-    return tuple(allowed) or ("reject",)
+def _possible(held: HeldMessage, ends: bool) -> list[str]:
+    """Decisions that make sense: an empty message can be neither approved nor edited."""
+    possible = [] if held.empty else ["approve", "edit"]
+    possible += ["reject", "respond"]
+    # About an answer "respond" is the answer to the user.
+    return possible if held.kind == "answer" or not ends else [*possible, "answer"]
 
 
 # -- The effect of a decision ------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
@@ -29,7 +29,7 @@ from guardrail.specs import identify
 from guardrail.types import Bindings, Sample
 from guardrail.verdict import AbstainedError, Verdict
 
-from .artifact_set import ArtifactSet, is_collecting
+from .artifact_set import ArtifactSet
 from .call_reviews import NOT_RUN, REJECT, SAME_STORE, CallReviews, ends_turn
 from .calls import ANSWER_TOOL, answer_key, conversation_digest, is_of_call
 from .decisions import REFUSED
@@ -72,13 +72,11 @@ class FrameworkGuard:
     Args:
         model: The agent's model; None if each request brings its own.
         artifact: Judges final answers: an artifact or its file; None lets answers pass.
-        held: Under "review": "approve" asks a person; "retry" tells the model that the call did not run, and held-back
-            answers become a message.
         verdicts: Store of verdicts, decisions and held-back answers; default: this process's memory.
         **options: See `GateOptions`.
 
     Raises:
-        UsageError: `ANSWER_TOOL` is gated or exempt, something collects and ``held`` is "retry"; or see `AgentGate`.
+        UsageError: `ANSWER_TOOL` is gated or exempt; or see `AgentGate`.
         ArtifactMismatchError: The artifact was made for another model.
     """
 
@@ -87,7 +85,6 @@ class FrameworkGuard:
         model: BaseChatModel | None,
         artifact: Given | RouterArtifact | None,
         *,
-        held: Literal["approve", "retry"] = "approve",
         verdicts: VerdictStore | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
@@ -95,10 +92,8 @@ class FrameworkGuard:
             raise UsageError(f"{ANSWER_TOOL!r} is the guard's own tool. Leave it out of tools= and exempt=.")
         self._model = model
         self.gate = AgentGate(artifact, options, per_run=True)
-        self.asks = self.gate.reviewed and held == "approve"
-        if not self.asks and any(map(is_collecting, self.artifacts.artifacts)):
-            raise UsageError('"collect" asks a person about each call or answer, so it needs held="approve".')
-        self.reviews = CallReviews(verdicts or VerdictStore(), self.gate.allowed)
+        self.asks = self.gate.reviewed
+        self.reviews = CallReviews(verdicts or VerdictStore())
         if model is not None:
             self.check_model(model)
 

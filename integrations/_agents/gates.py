@@ -153,7 +153,6 @@ class AgentGate:
         per_run: bool = False,
     ) -> None:
         self.options = options = options_of(options)
-        self.allowed = options["allowed_decisions"]
         path = options["on_abstain"]
         self.reviewed = isinstance(path, str) and path == REVIEW
         try:

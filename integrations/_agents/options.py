@@ -17,8 +17,6 @@ from guardrail.sampling.draws import REMEMBERED, Draws
 from guardrail.types import Probing, SamplingPlan
 from guardrail.uncertainty import Scorer
 
-from .decisions import ALL_DECISIONS, DecisionType
-
 __all__ = ["COLLECT", "REVIEW", "GateOptions", "Given", "Key", "judges_of", "options_of", "scorers_of"]
 
 COLLECT: Literal["collect"] = "collect"
@@ -49,8 +47,6 @@ class GateOptions(TypedDict, total=False):
     `AbstainedError`; a retry of the same step gets it again, without another draw, unless nothing could be measured. A
     Runnable (a stronger model) gets the messages and the tools and answers in place. Any other callable gets the
     `Verdict` and returns a text, an AIMessage, or None for the message."""
-    allowed_decisions: Annotated[Sequence[DecisionType], Field(min_length=1)]
-    """The decisions that a person may take; default: all."""
     records: str | Path
     """Record file for samples of what "collects"; default: ``agent.records.jsonl``."""
     plan: SamplingPlan | None
@@ -78,7 +74,6 @@ _DEFAULTS: GateOptions = {
     "exempt": (),
     "key": None,
     "on_abstain": REVIEW,
-    "allowed_decisions": ALL_DECISIONS,
     "records": "agent.records.jsonl",
     "plan": None,
     "abstain_message": ABSTENTION,

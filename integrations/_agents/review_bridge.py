@@ -46,17 +46,14 @@ class BaseBridge:
 
     store: ReviewStore = field(kw_only=False)
     expires_in: float | None = None
-    callback: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
     candidates: CandidateRule | Sequence[CandidateRule] | None = None
     lease: float = 600.0
 
     def _item(self, request: Mapping[str, Any], key: str, **metadata: str) -> Item:
         """The item of a request, added if it is new."""
-        own = {**self.metadata, **metadata, "conversation": request["conversation"]}  # labels are told apart by it
+        own = {**metadata, "conversation": request["conversation"]}  # labels are told apart by it
         more = {"metadata": own, "candidate_set": self._candidate_set(request)}
-        content = content_of(request).model_copy(update=more)
-        return self.store.enqueue(content, key=key, expires_in=self.expires_in, callback=self.callback)
+        return self.store.enqueue(content_of(request).model_copy(update=more), key=key, expires_in=self.expires_in)
 
     def _candidate_set(self, request: Mapping[str, Any]) -> Any:
         if self.candidates is None:
@@ -213,7 +210,7 @@ def content_of(request: Mapping[str, Any]) -> Content:
     shown = None if verdict["candidate"] is None else Candidate.from_stored(verdict["candidate"])
     allowed = tuple(request["review_configs"][0]["allowed_decisions"])
     if kind == "answer" and request["candidate"]["tool_calls"]:  # a plain graph releases it as a whole, or not at all
-        allowed = tuple(name for name in allowed if name != "edit") or ("reject",)
+        allowed = tuple(name for name in allowed if name != "edit")
     return Content(
         question=request["question"],
         messages=tuple(request["messages"]),

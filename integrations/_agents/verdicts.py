@@ -6,12 +6,11 @@ calls.
 
 from __future__ import annotations
 
-import math
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,27 +39,15 @@ class VerdictStore:
 
     Args:
         path: The file; None keeps the last 10,000 verdicts in memory.
-        expires_in: Seconds after which a verdict expires and releases nothing; the next `put` deletes it. None: never.
-        clock: Seconds since 1970; for tests.
 
     Raises:
         UsageError: The file cannot be used, or another version of this library wrote it. Every method raises it, too;
             `find` also for a note that cannot be read: it must not count as "never judged".
     """
 
-    def __init__(
-        self,
-        path: str | Path | None = None,
-        *,
-        expires_in: float | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        if expires_in is not None and not expires_in > 0:
-            raise UsageError(f"expires_in must be above 0 seconds, got {expires_in}. None keeps verdicts for good.")
+    def __init__(self, path: str | Path | None = None) -> None:
         self._lock = threading.Lock()
         self._name = ":memory:" if path is None else str(path)
-        self._expires_in = expires_in
-        self._clock = clock
         self._memory: sqlite3.Connection | None = None
         if path is None:
             self._memory = open_sqlite(self._name)
@@ -69,22 +56,18 @@ class VerdictStore:
             self._prepare(db)
 
     def put(self, key: str, note: MessageNote, *, first: bool = False) -> None:
-        """Store a note, and delete expired ones; ``first``: a note that the key already has stays."""
-        now = self._clock()
-        into = "INSERT OR IGNORE" if first else "REPLACE"
+        """Store a note; ``first``: a note that the key already has stays."""
+        into, row = "INSERT OR IGNORE" if first else "REPLACE", (key, note.model_dump_json(), time.time())
         with self._connected() as db, db:
-            db.execute(f"{into} INTO verdict (id, note, stored) VALUES (?, ?, ?)", (key, note.model_dump_json(), now))
-            if self._expires_in is not None:
-                self._delete_before(db, now - self._expires_in)
+            db.execute(f"{into} INTO verdict (id, note, stored) VALUES (?, ?, ?)", row)
             if self._memory is not None:
                 db.execute("DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,))
 
     def find(self, key: str) -> MessageNote | None:
-        """The note under a key; None for an unknown or expired key."""
-        oldest = -math.inf if self._expires_in is None else self._clock() - self._expires_in
+        """The note under a key; None for an unknown key."""
         with self._connected() as db:
-            row = db.execute("SELECT note, stored FROM verdict WHERE id = ?", (key,)).fetchone()
-        if row is None or row[1] < oldest:
+            row = db.execute("SELECT note FROM verdict WHERE id = ?", (key,)).fetchone()
+        if row is None:
             return None
         try:
             return MessageNote.from_stored(row[0])
@@ -95,7 +78,7 @@ class VerdictStore:
             ) from error
 
     def decide(self, key: str, decision: Mapping[str, Any] | None, *, given: bool = False) -> None:
-        """Note a person's decision about what is held under a key; the last one counts. It expires with the note.
+        """Note a person's decision about what is held under a key; the last one counts. It is deleted with the note.
 
         Args:
             key: The key.
@@ -107,26 +90,16 @@ class VerdictStore:
         with self._connected() as db, db:
             db.execute(into, (decisions, canonical_json(given), key))
 
-    def delete(self, key: str) -> bool:
-        """Delete one verdict, so that its call is held from now on; return whether one was stored."""
+    def purge(self, older_than: float) -> int:
+        """Delete verdicts stored more than ``older_than`` seconds ago; return their number. Their calls do not run."""
         with self._connected() as db, db:
             db.execute("PRAGMA secure_delete=ON")  # overwrite with zeros, so that no answer stays in the file
-            return db.execute("DELETE FROM verdict WHERE id = ?", (key,)).rowcount > 0
-
-    def purge(self, older_than: float) -> int:
-        """Delete verdicts stored more than ``older_than`` seconds ago; return their number."""
-        with self._connected() as db, db:
-            return self._delete_before(db, self._clock() - older_than)
+            return db.execute("DELETE FROM verdict WHERE stored < ?", (time.time() - older_than,)).rowcount
 
     def close(self) -> None:
         """Close the database in memory. A file is open during an operation only."""
         if self._memory is not None:
             self._memory.close()
-
-    @staticmethod
-    def _delete_before(db: sqlite3.Connection, moment: float) -> int:
-        db.execute("PRAGMA secure_delete=ON")
-        return db.execute("DELETE FROM verdict WHERE stored < ?", (moment,)).rowcount
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         """Make the table. The file's ``user_version`` is its format, except in a file with other tables."""

@@ -36,9 +36,9 @@ from guardrail.specs import EstimatorSpec
 from guardrail.testing import ScriptedChat
 from guardrail.types import Frozen, SampleSet, ToolCall
 from guardrail.verdict import Verdict
+from integrations._agents.decisions import review_request
 from integrations._agents.held import MessageNote, ToolCallOrder, pack
 from integrations._agents.verdicts import VerdictStore
-from integrations.langgraph_review import review_request
 
 FOLDER = Path(__file__).parent / "formats"
 NOW = 1_700_000_000.0
@@ -179,7 +179,7 @@ def write_pairs(_: Path, target: Path) -> None:
 
 
 def write_verdicts(_: Path, target: Path) -> None:
-    with database(target) as file, closing(VerdictStore(file, clock=lambda: 1000.0)) as store:
+    with database(target) as file, patch("time.time", lambda: 1000.0), closing(VerdictStore(file)) as store:
         held = MessageNote.from_stored(plain("note.json"))
         store.put(
             "c2", held.model_copy(update={"orders": {"c2": ToolCallOrder(digest="0f:transfer", decision="held")}})

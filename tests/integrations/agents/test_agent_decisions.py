@@ -32,7 +32,7 @@ from guardrail.guard.chat_model import Guardrail
 from guardrail.verdict import AbstainedError
 from integrations._agents.agent_model import name_of
 from integrations.langchain_agents import GuardrailMiddleware
-from integrations.langgraph_review import GuardedState, guarded_nodes
+from integrations.langgraph_review import GuardedNodes, GuardedState
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, calls, sending
 
 APPROVE = {"type": "approve"}
@@ -474,7 +474,7 @@ def test_and_one_in_a_plain_graph() -> None:
     model = AgentChat(steps={("pay bob", 0): [calls(("transfer", {"to": "bob", "amount": WEI}))]})
     guard = Guardrail(model=model, artifact=unwrapped(artifact_of(model)))
     builder = StateGraph(GuardedState)
-    entry, leave = guarded_nodes(guard).add_to(builder)
+    entry, leave = GuardedNodes(guard).add_to(builder)
     builder.add_edge(START, entry)
     builder.add_edge(leave, END)
     graph: Any = builder.compile(checkpointer=InMemorySaver())

@@ -21,7 +21,7 @@ from guardrail.errors import UsageError
 from guardrail.guard.chat_model import Guardrail
 from integrations._agents.held import FrozenMessage, MessageNote, pack, unpack
 from integrations.langchain_agents import GuardrailMiddleware
-from integrations.langgraph_review import GuardedState, guarded_nodes
+from integrations.langgraph_review import GuardedNodes, GuardedState
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, calls
 
 CONFIG: Any = {"configurable": {"thread_id": "1"}}
@@ -46,7 +46,7 @@ def plain_graph_on(saver: Any, model: AgentChat) -> Any:
     artifact = artifact_of(model, tools=())
     artifact = artifact.model_copy(update={"prompt": artifact.prompt.model_copy(update={"system": None})})
     builder = StateGraph(GuardedState)
-    entry, leave = guarded_nodes(Guardrail(model=model, artifact=artifact)).add_to(builder)
+    entry, leave = GuardedNodes(Guardrail(model=model, artifact=artifact)).add_to(builder)
     builder.add_edge(START, entry)
     builder.add_edge(leave, END)
     return builder.compile(checkpointer=saver)

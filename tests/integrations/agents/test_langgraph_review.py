@@ -35,7 +35,7 @@ from guardrail.types import ToolCall
 from integrations._agents.held import Conversation, MessageNote, pack, unpack
 from integrations._agents.review_bridge import content_digest, content_of
 from integrations.langchain_agents import GuardrailMiddleware
-from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
+from integrations.langgraph_review import GuardedNodes, GuardedState, ReviewBridge
 from tests import postgres
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, calls, sending
 
@@ -45,10 +45,10 @@ CONFIG: Any = {"configurable": {"thread_id": "1"}}
 APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})
 
 
-def graph_of(model: AgentChat, **more: Any) -> Any:
+def graph_of(model: AgentChat) -> Any:
     artifact = artifact_of(model)
     artifact = artifact.model_copy(update={"prompt": artifact.prompt.model_copy(update={"system": None})})
-    nodes = guarded_nodes(Guardrail(model=model, artifact=artifact), **more)
+    nodes = GuardedNodes(Guardrail(model=model, artifact=artifact))
     builder = StateGraph(GuardedState)
     entry, leave = nodes.add_to(builder)
     builder.add_edge(START, entry)
@@ -207,13 +207,12 @@ def decide(store: Any, which: Any = None, **decision: Any) -> None:
 def test_the_queue_is_where_the_person_answers(store: Any) -> None:
     model = Counter()
     graph = graph_of(model)
-    bridge = ReviewBridge(store, metadata={"tenant": "t"})
+    bridge = ReviewBridge(store)
     candidate = shown(graph.invoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
     (item,) = bridge.enqueue(graph, CONFIG)
     assert item.content.candidate is not None
     assert item.content.candidate.text == candidate
     assert item.content.question == "anything"
-    assert item.content.metadata["tenant"] == "t"
     assert item.content.metadata["thread_id"] == "1"
     assert len(item.content.alternatives) == 4
     verdict = item.content.parsed_verdict()
@@ -461,11 +460,11 @@ def test_the_model_reads_the_reason_for_it_and_not_the_reviewers_note(store: Any
     assert "Bob lies." not in repr(result)
 
 
-def test_what_expires_ends_even_where_the_person_may_not_reject(tmp_path: Path) -> None:
+def test_what_expires_ends_with_an_abstention(tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     now = 1000.0
     with review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
-        graph = graph_of(Counter(), allowed=["approve"])
+        graph = graph_of(Counter())
         bridge = ReviewBridge(store, expires_in=60)
         graph.invoke({"messages": ["anything"]}, CONFIG)
         bridge.enqueue(graph, CONFIG)

@@ -81,27 +81,17 @@ def test_memory_is_bounded_and_the_forgotten_is_unknown() -> None:
         store.find("call_1")
 
 
-@pytest.mark.parametrize("in_file", [True, False])
-def test_notes_expire_with_their_decisions_and_can_be_deleted(tmp_path: Path, in_file: bool) -> None:
-    now, note = [1000.0], MessageNote(asked="me")
-    path = tmp_path / "verdicts.sqlite" if in_file else None
-    store = VerdictStore(path, expires_in=60, clock=lambda: now[0])
-    store.put("early", note)
-    now[0] = 1050.0
-    store.put("late", note)
+def test_a_decision_is_noted_and_deleted_with_its_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, note = VerdictStore(), MessageNote(asked="me")
+    for key, moment in (("early", 1000.0), ("late", 1050.0)):
+        monkeypatch.setattr("time.time", lambda moment=moment: moment)
+        store.put(key, note)
     store.decide("early", {"type": "reject"})
     assert (store.find("early"), store.find("late")) == (MessageNote(asked="me", decisions=({"type": "reject"},)), note)
-    now[0] = 1061.0
-    assert (store.find("early"), store.find("late")) == (None, note)
-    assert (store.delete("late"), store.delete("late"), store.find("late")) == (True, False, None)
-    store.decide("late", {"type": "approve"})  # nothing waits under it
-    assert store.find("late") is None
-    store.put("new", note)  # deletes what has expired
-    assert VerdictStore(path, clock=store._clock).find("early") is None if in_file else store.purge(0) == 0
-    now[0] = 1100.0
-    assert (store.purge(older_than=30), store.find("new")) == (1, None)
-    with pytest.raises(UsageError, match="expires_in"):
-        VerdictStore(expires_in=0)
+    monkeypatch.setattr("time.time", lambda: 1061.0)
+    assert (store.purge(older_than=60), store.find("early"), store.find("late")) == (1, None, note)
+    store.decide("early", {"type": "approve"})  # nothing waits under it
+    assert store.find("early") is None
 
 
 async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
