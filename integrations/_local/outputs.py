@@ -23,7 +23,7 @@ from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan,
 from .decoding import Continuation
 from .engine import DecodingRequest, NotFiniteError, Response
 from .prompts import CallSettings
-from .tokens import DecodedText, Detokenizer
+from .tokens import Detokenizer
 
 __all__ = ["ParsedText", "Reader", "as_chunk", "failed", "openai_logprobs", "parse_tool_calls", "usage"]
 
@@ -119,15 +119,11 @@ class Reader:
             result, stops=settings.stop, stop_ids=settings.stop_token_ids, pieces=settings.logprobs
         )
         parsed = parse_tool_calls(decoded.text, self.tools)
-        sample = Sample(
-            text=parsed.text.strip(),
-            tool_calls=tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls),
-            tokens=decoded.tokens,
-            logprobs=decoded.logprobs,
-            token_bytes=decoded.token_bytes,
-            finish_reason="tool_calls" if parsed.calls else decoded.finish_reason,
-        )
-        return sample, parsed
+        fields: dict[str, Any] = {"text": parsed.text.strip()}
+        if parsed.calls:
+            calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
+            fields |= {"tool_calls": calls, "finish_reason": "tool_calls"}
+        return decoded.model_copy(update=fields), parsed
 
     def sample_set(
         self,
@@ -203,15 +199,14 @@ def failed(messages: Sequence[BaseMessage], problem: Unmeasured, detail: str, co
     return SampleSet(question=question, primary=None, cost=cost or Cost(), problem=problem, problem_detail=detail)
 
 
-def openai_logprobs(answer: Sample | DecodedText) -> dict[str, Any] | None:
+def openai_logprobs(answer: Sample) -> dict[str, Any] | None:
     """``{"content": [{"token", "bytes", "logprob", "top_logprobs"}, ...]}``, or None if they were not requested."""
     if answer.tokens is None or answer.logprobs is None:
         return None
-    spelled = [bytes.fromhex(raw) for raw in answer.token_bytes or ()] or [token.encode() for token in answer.tokens]
     return {
         "content": [
-            {"token": token, "bytes": list(raw), "logprob": logprob, "top_logprobs": []}
-            for token, raw, logprob in zip(answer.tokens, spelled, answer.logprobs, strict=True)
+            {"token": token, "bytes": list(token.encode()), "logprob": logprob, "top_logprobs": []}
+            for token, logprob in zip(answer.tokens, answer.logprobs, strict=True)
         ]
     }
 

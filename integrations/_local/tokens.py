@@ -7,38 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, AnyStr
+from typing import Any
+
+from guardrail.types import Sample
 
 from .decoding import Continuation
 
-__all__ = ["DecodedText", "Detokenizer", "TextStream"]
+__all__ = ["Detokenizer", "TextStream"]
 
 INCOMPLETE = "\ufffd"
 """Written by a decoder for bytes that are not a complete character."""
 
-# Byte-level vocabularies write a byte as a letter: the printable ones as themselves, the others from U+0100 upwards.
-_PLAIN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_OTHERS = [byte for byte in range(256) if byte not in _PLAIN]
-_BYTE_OF = {chr(byte): byte for byte in _PLAIN} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
-@dataclass(frozen=True)
-class DecodedText:
-    """A finished sequence as text."""
-
-    text: str
-    """Text before any stop string, with the model's white space."""
-    tokens: tuple[str, ...] | None
-    """Pieces of the text, one for each answer token; their concatenation is the text. None if not requested."""
-    logprobs: tuple[float, ...] | None
-    """Log-probability of each of ``tokens``."""
-    finish_reason: str
-    """"stop" (end token or stop string) or "length"."""
-    token_bytes: tuple[str, ...] | None = None
-    """Bytes of each of ``tokens`` in hex, if some tokens are parts of a character; otherwise None."""
 
 
 class Detokenizer:
@@ -89,49 +70,9 @@ class Detokenizer:
         ends.append(len(whole))
         return [whole[start:end] for start, end in pairwise(ends)]
 
-    def piece_bytes(self, ids: Sequence[int], pieces: Sequence[str]) -> list[bytes] | None:
-        """Bytes of each token, if some tokens are parts of a character; otherwise None.
-
-        The bytes of a character's tokens must decode to its piece. Otherwise the vocabulary is of another kind, the
-        bytes are unknown, and the result is None as well.
-
-        Args:
-            ids: Tokens, none of them hidden.
-            pieces: The result of `pieces` for them.
-        """
-        if all(piece and INCOMPLETE not in piece for piece in pieces):
-            return None
-        complete: list[bytes] = []
-        partial: list[bytes] = []
-        for token, piece in zip(ids, pieces, strict=True):
-            partial.append(self._raw(token))
-            if piece:
-                spelled = b"".join(partial).decode(errors="replace")
-                if (
-                    not complete and spelled == " " + piece
-                ):  # some decoders drop the space at the beginning of an answer
-                    partial[0] = partial[0][1:]
-                elif spelled != piece:
-                    if len(partial) > 1:
-                        return None
-                    partial = [piece.encode()]
-                complete += partial
-                partial = []
-        return None if partial else complete
-
     def is_byte(self, token: int) -> bool:
         """Whether a token is a byte in a vocabulary with byte fallback."""
         return _BYTE_FALLBACK.fullmatch(str(self._tokenizer.convert_ids_to_tokens(token))) is not None
-
-    def _raw(self, token: int) -> bytes:
-        """Bytes of a token in a byte-level vocabulary or one with byte fallback."""
-        spelled = str(self._tokenizer.convert_ids_to_tokens(token))
-        fallback = _BYTE_FALLBACK.fullmatch(spelled)
-        if fallback:
-            return bytes([int(fallback[1], 16)])
-        if all(letter in _BYTE_OF for letter in spelled):
-            return bytes(_BYTE_OF[letter] for letter in spelled)
-        return spelled.encode()
 
     def answer(
         self,
@@ -140,10 +81,11 @@ class Detokenizer:
         stops: Sequence[str] = (),
         stop_ids: Collection[int] = (),
         pieces: bool = False,
-    ) -> DecodedText:
+    ) -> Sample:
         """Text, tokens and log-probabilities of a finished sequence, cut at the first stop string.
 
-        A token that overlaps the stop string keeps the part before it; a token inside it is dropped.
+        The text has the model's white space, and the tokens are its pieces. A token that overlaps the stop string keeps
+        the part before it; a token inside it is dropped.
 
         Args:
             result: The sequence.
@@ -160,18 +102,13 @@ class Detokenizer:
         # The earliest occurrence of any stop string, not the first string on the list.
         end = min((place for place in map(whole.find, stops) if place >= 0), default=len(whole))
         if not pieces:
-            return DecodedText(whole[:end], None, None, reason)
+            return Sample(text=whole[:end], finish_reason=reason)
         shown = [(token, value) for token, value in zip(ids, logprobs, strict=True) if token not in self.hidden]
-        tokens = [token for token, _ in shown]
-        parts = self.pieces(tokens)
+        parts = self.pieces([token for token, _ in shown])
         kept = parts if end == len(whole) else _clip(parts, end)
         # Tokens inside the stop string are dropped, and with them their log-probabilities.
         values = tuple(value for _, value in shown[: len(kept)])
-        raw = self.piece_bytes(tokens, parts)
-        if raw is not None and end < len(whole):
-            raw = _clip_bytes(raw, whole[:end], len(kept))
-        spelled = None if raw is None else tuple(piece.hex() for piece in raw)
-        return DecodedText(whole[:end], tuple(kept), values, reason, spelled)
+        return Sample(text=whole[:end], tokens=tuple(kept), logprobs=values, finish_reason=reason)
 
 
 def _common(first: str, second: str) -> int:
@@ -180,9 +117,9 @@ def _common(first: str, second: str) -> int:
     return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-def _clip(parts: Sequence[AnyStr], end: int) -> list[AnyStr]:
+def _clip(parts: Sequence[str], end: int) -> list[str]:
     """Pieces that begin before ``end``, the last one cut there."""
-    clipped: list[AnyStr] = []
+    clipped: list[str] = []
     start = 0
     for part in parts:
         if start >= end:
@@ -190,17 +127,6 @@ def _clip(parts: Sequence[AnyStr], end: int) -> list[AnyStr]:
         clipped.append(part[: end - start])
         start += len(part)
     return clipped
-
-
-def _clip_bytes(raw: Sequence[bytes], text: str, count: int) -> list[bytes] | None:
-    """Bytes of the first ``count`` tokens, cut behind those of ``text``; a token behind it is empty.
-
-    None if some bytes of the text form no character: the position of the cut among the bytes is then unknown.
-    """
-    # A replacement character has three bytes in UTF-8, for any bytes that it stands for.
-    if INCOMPLETE in text:
-        return None
-    return (_clip(raw, len(text.encode())) + [b""] * count)[:count]
 
 
 class TextStream:

@@ -13,9 +13,10 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import examples.tiny_model
+from guardrail.types import Sample
 from integrations._local.decoding import Continuation
 from integrations._local.loading import special_ids, wrap
-from integrations._local.tokens import DecodedText, Detokenizer, TextStream
+from integrations._local.tokens import Detokenizer, TextStream
 from tests.integrations.conftest import byte_tokenizer
 
 HIDDEN = frozenset(byte_tokenizer().all_special_ids)
@@ -134,7 +135,7 @@ EMBEDDED = AutoTokenizer.from_pretrained(str(Path(examples.tiny_model.__file__).
 TOKENIZERS: dict[str, Any] = {"bytes": byte_tokenizer(), "embedded": EMBEDDED, "fallback": fallback_tokenizer()}
 
 
-def written(tokenizer: Any, ids: Sequence[int], stops: tuple[str, ...]) -> tuple[DecodedText, str]:
+def written(tokenizer: Any, ids: Sequence[int], stops: tuple[str, ...]) -> tuple[Sample, str]:
     """The answer of a model that writes these tokens, and what a reader of its stream has seen in the end."""
     text = Detokenizer(tokenizer, special_ids(tokenizer))
     stream, tokens, shown = TextStream(text, stops), list[int](), ""
