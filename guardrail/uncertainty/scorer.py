@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +33,7 @@ from ..prompting import PromptWrapping, copies_of
 from ..sampling.background import BackgroundLoop
 from ..sampling.effects import Effect, Steps
 from ..sampling.follow_ups import SCORE, FollowUp
-from ..sampling.limits import Limit, adopt_limits, current_limits, limits_for_threads, take_slot
+from ..sampling.limits import adopt_limits, current_limits, limits_for_threads, take_slot
 from ..sampling.models import import_named
 from ..sampling.replies import transport_cause
 from ..specs import EstimatorSpec
@@ -52,10 +51,8 @@ GROUP = "acrc_guardrail.scorers"
 """Entry-point group of scorers that packages offer: a `Scorer`, or a function without arguments that makes one."""
 TIMEOUT = 30.0
 """Seconds that a score may take by default."""
-THREADS = 64
+HANGING = 64
 """Calls of a scorer that may hang, where calls in flight have no limit."""
-FREE = Limit(THREADS)
-"""Stands for calls without a limit, which do not wait for each other."""
 TRAINING = "training"
 """Parameter of the spec that holds the training questions. A guard does not compare it."""
 
@@ -185,12 +182,12 @@ class Scorer:
         except GuardrailError as error:  # a slot's text that fits the template in two ways
             raise Missing(Unmeasured.UNREADABLE, str(error)) from error
         limits = current_limits()
-        call = partial(self._within_time, partial(self.function, **arguments), limits[0] if limits else None)
+        call = partial(self._within_time, partial(self.function, **arguments), limits[0].n if limits else HANGING)
         try:
             with ExitStack() as slots:
                 yield take_slot(slots)
                 # One loop for all sync code: clients keep connections, which belong to the loop that opened them.
-                value = yield Effect(lambda: scorer_loop.run(_contained(call)), call)
+                value = yield Effect(lambda: scorer_loop.run(call()), call)
         except Missing:  # too slow, or of a ready-made scorer, which knows the reason
             raise
         except Exception as error:  # the user's code may raise anything; without a number the answer is held back
@@ -199,56 +196,40 @@ class Scorer:
             raise Missing(transport_cause(error) or Unmeasured.JUDGE_FAILED, describe_error(error)) from error
         return _number(value, self.unit)
 
-    async def _within_time(self, call: Callable[[], Any], limit: Limit | None) -> Any:
-        """The result of the function, a sync one in a thread; ``limit`` is that of the calls in flight here."""
-        thread = None if self.is_async else await self._thread(call, limit)
+    async def _within_time(self, call: Callable[[], Any], most: int) -> Any:
+        """The result of the function, a sync one in a thread; ``most`` calls may hang."""
+        thread = None if self.is_async else self._thread(call, most)
         try:
             async with asyncio.timeout(self.timeout) as scope:
-                return await (call() if thread is None else asyncio.wrap_future(thread))
+                return await (call() if thread is None else asyncio.wrap_future(thread.result))
         except TimeoutError:
             if not scope.expired():
                 raise  # of the function's own client: a failure of the transport
-            if thread is not None and not thread.done():
-                self._running[thread] = None
+            if thread is not None:
+                self._hanging.add(thread)
             raise Missing(Unmeasured.JUDGE_FAILED, f"no score within {self.timeout:g} s") from None
+        except (SystemExit, KeyboardInterrupt) as error:  # would end the loop of all sync code
+            raise RuntimeError(f"the scorer raised {type(error).__name__}") from error
 
-    async def _thread(self, call: Callable[[], Any], limit: Limit | None) -> Future[Any]:
+    def _thread(self, call: Callable[[], Any], most: int) -> _CallThread:
         """The call in a thread, which a time-out leaves behind: threads cannot be stopped.
 
-        A scorer that hangs would leave one behind for every question. So where those that hang, and those under the
-        same limit, are as many as may be in flight, the call waits for one of them to end.
+        A scorer that hangs would leave one behind for every question, so where ``most`` of them hang no call begins.
         """
-        most, end = THREADS if limit is None else limit.n, time.monotonic() + self.timeout
-        while len(busy := self._busy(limit)) >= most:
-            ends = [asyncio.wrap_future(each) for each in busy]
-            left = max(0.0, end - time.monotonic())
-            ended, others = await asyncio.wait(ends, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            for each in others:
-                each.cancel()  # stops to wait, and not the thread
-            if not ended:  # no reason to do with the question, so it is not remembered like an abstention
-                said = f"{len(busy)} calls of {self.name} run, and none ended within {self.timeout:g} s"
-                raise Missing(Unmeasured.MODEL_FAILED, said)
+        self._hanging.difference_update([each for each in self._hanging.copy() if not each.is_alive()])
+        if len(self._hanging) >= most:  # no reason to do with the question, so it is not remembered like an abstention
+            raise Missing(Unmeasured.MODEL_FAILED, f"{len(self._hanging)} calls of {self.name} hang")
+        thread = _CallThread(call)
         try:
-            thread = _in_thread(call)
+            thread.start()
         except RuntimeError as error:  # the process has no thread left
             raise Missing(Unmeasured.MODEL_FAILED, f"{self.name} has no thread to run in: {error}") from error
-        self._running[thread] = limit or FREE
-        thread.add_done_callback(lambda done: self._running.pop(done, None))
         return thread
 
-    @property
-    def _running(self) -> dict[Future[Any], Limit | None]:
-        """Calls that run in threads of this process, with their limit; None for those that did not end in time."""
-        return self._by_process.setdefault(os.getpid(), {})  # a forked process has none of the threads
-
-    def _busy(self, limit: Limit | None) -> list[Future[Any]]:
-        """The calls that hang, and those under the same limit."""
-        running = list(self._running.items())
-        return [each for each, of in running if not each.done() and (of is None or of is limit)]
-
     @cached_property
-    def _by_process(self) -> dict[int, dict[Future[Any], Limit | None]]:
-        return {}
+    def _hanging(self) -> set[_CallThread]:
+        """Threads of calls that did not end in time. In a forked process none of them is alive."""
+        return set()
 
     def _formula(self, evidence: Evidence) -> float:
         follow_up = self.estimator.needs.follow_up
@@ -402,31 +383,22 @@ def _number(value: Any, unit: Unit) -> float:
     return number
 
 
-async def _contained(call: Callable[[], Any]) -> Any:
-    """The result of a call on the loop of all sync code, which an error that ends programs must not end."""
-    try:
-        return await call()
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise RuntimeError(f"the scorer raised {type(error).__name__}") from error
+class _CallThread(threading.Thread):
+    """A call in a daemon thread, within the caller's context: the interpreter does not wait for a hanging call."""
 
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(name="guardrail-scorer", daemon=True)
+        self.result: Future[Any] = Future()
+        self.result.set_running_or_notify_cancel()  # a caller that stops waiting cannot take the place of the result
+        self._call, self._context = call, copy_context()
+        self._context.run(adopt_limits, limits_for_threads())
 
-def _in_thread(call: Callable[[], Any]) -> Future[Any]:
-    """The call in a daemon thread, within the caller's context: the interpreter does not wait for a hanging call."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()  # a caller that stops waiting cannot take the place of the result
-    context = copy_context()
-    context.run(adopt_limits, limits_for_threads())
-
-    def work() -> None:
+    def run(self) -> None:
+        """Call, and keep the result or whatever was raised."""
         try:
-            future.set_result(context.run(call))
-        except Exception as error:
-            future.set_exception(error)
-        except BaseException as error:  # such as SystemExit, which would end the loop that waits for the thread
-            future.set_exception(RuntimeError(f"the scorer raised {type(error).__name__}"))
-
-    threading.Thread(target=work, name="guardrail-scorer", daemon=True).start()
-    return future
+            self.result.set_result(self._context.run(self._call))
+        except BaseException as error:
+            self.result.set_exception(error)
 
 
 scorer_loop = BackgroundLoop("guardrail-scorers")
