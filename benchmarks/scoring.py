@@ -41,7 +41,8 @@ from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordHeader, write_records
 from calibrate.ray_engine import collect_on_ray, score_on_ray
 from calibrate.scoring.compute import score_file, supported
-from guardrail.judges import Judge, JudgeSpec, Similarity
+from guardrail.judges import Item, Judge, JudgeSpec, Similarity
+from guardrail.judges.base import Comparer
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
 from guardrail.testing import ScriptedChat
@@ -92,7 +93,7 @@ def header_of(n: int, samples: int = 10) -> RecordHeader:
     )
 
 
-class _Counting(Judge, Similarity):
+class _Counting(Comparer):
     """A judge or similarity that counts the pairs it is asked about."""
 
     asked = 0
@@ -109,21 +110,27 @@ class _Counting(Judge, Similarity):
         key: str = self._inner.identity(text)
         return key
 
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        _Counting.asked += len(pairs)
-        verdicts: list[bool | None] = self._inner.equivalent(question, pairs)
-        return verdicts
+    def answers(self, items: Sequence[Item]) -> Sequence[Any]:
+        _Counting.asked += len(items)
+        answers: Sequence[Any] = self._inner.answers(items)
+        return answers
 
-    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        _Counting.asked += len(pairs)
-        values: list[float | None] = self._inner.similarity(question, pairs)
-        return values
+
+class _CountingJudge(_Counting, Judge):
+    """A judge that counts."""
+
+
+class _CountingSimilarity(_Counting, Similarity):
+    """A similarity that counts."""
 
 
 def _counted(estimator: Estimator) -> Estimator:
-    roles: dict[str, Any] = {role: getattr(estimator, role) for role in ("judge", "similarity")}
-    counting: dict[str, Any] = {role: _Counting(part) for role, part in roles.items() if part is not None}
-    return replace(estimator, **counting)
+    judge, similarity = estimator.judge, estimator.similarity
+    return replace(
+        estimator,
+        judge=None if judge is None else _CountingJudge(judge),
+        similarity=None if similarity is None else _CountingSimilarity(similarity),
+    )
 
 
 def _peak_mib() -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
-from guardrail.judges import EntailmentScores, Item, Judge, JudgeSpec, Similarity
+from guardrail.judges import Entailment, EntailmentScores, Item, Judge, JudgeSpec, Similarity
 from guardrail.judges.words import agree, normalise
 
 from ._local.encoders import Encoder, Precision, load_encoder
@@ -195,7 +195,7 @@ class NliJudge(_NliBased, Judge):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NliEntailment(_NliBased):
+class NliEntailment(_NliBased, Entailment):
     """Probabilities of entailment, neutral and contradiction of a premise and a hypothesis: directed.
 
     The question is prepended to both, unless it is "". A model of two labels (entailment or not) leaves neutral and

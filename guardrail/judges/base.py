@@ -5,46 +5,53 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, TypeVar
 
 from ..specs import JudgeSpec
 from .words import unspaced
 
-__all__ = ["Comparer", "Entailment", "EntailmentScores", "EqualityJudge", "Item", "Judge", "by_question"]
+__all__ = ["Comparer", "Entailment", "EntailmentScores", "EqualityJudge", "Item", "Judge", "Role", "by_question"]
+__all__ += ["rating"]
 
 Value = TypeVar("Value")
+Role = Literal["judge", "similarity", "entailment"]
+"""What a score asks about pairs of texts; the field of `EstimatorSpec` that stores it."""
 Item = tuple[str, str, str]
 """(question, a, b): two texts as answers to a question. An empty question means that there is none."""
 
 
 class Comparer(ABC):
-    """The facts that judges and similarities state: a `spec`, and others that have safe defaults.
-
-    ``is_slow`` holds for the class that states it. A subclass must state it again: it may ask a model where its base
-    class does not.
-    """
+    """The facts that judges, similarities and entailment models state: a `spec`, and others that have safe defaults."""
 
     __slots__ = ()
 
+    role: ClassVar[Role]
     compares_words: ClassVar[bool] = False
     """True if it compares words, and misses which of them matter in JSON or in a tool call."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        # vars and not getattr: an inherited value is the very thing that must not count.
-        if "is_slow" not in vars(cls):
-            cls.is_slow = True  # type: ignore[assignment]
 
     @property
     @abstractmethod
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
 
+    @abstractmethod
+    def answers(self, items: Sequence[Item]) -> Sequence[Any]:
+        """One answer for each item, in order; None without one (the score is then unmeasured)."""
+
+    @staticmethod
+    @abstractmethod
+    def read(answer: Any) -> bool | float:
+        """An answer as scores read it.
+
+        Raises:
+            ValueError: It is not one.
+        """
+
     @property
     def is_slow(self) -> bool:
         """True if asking takes noticeable time: async callers then measure in a thread, and answers are worth caching.
 
-        Default: True. A class states otherwise with ``is_slow = False``.
+        Default: True. A class states otherwise with ``is_slow = False``, also for its subclasses.
         """
         return True
 
@@ -77,6 +84,8 @@ class Judge(Comparer):
 
     __slots__ = ()
 
+    role = "judge"
+
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Verdicts on pairs: whether the answers of each mean the same as answers to ``question``.
 
@@ -88,6 +97,18 @@ class Judge(Comparer):
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Verdicts on pairs of several questions at once, each (question, a, b)."""
         return by_question(items, self.equivalent)
+
+    def answers(self, items: Sequence[Item]) -> Sequence[Any]:
+        """As `equivalent_batch`."""
+        return self.equivalent_batch(items)
+
+    @staticmethod
+    def read(answer: Any) -> bool:
+        """A verdict, True or False."""
+        # Truthiness is not enough: a judge that returns "no" or a probability would call every pair the same.
+        if not isinstance(answer, bool) and getattr(answer, "dtype", None) != "bool":  # numpy's are not Python's
+            raise ValueError(f"a verdict must be True, False or None, got a {type(answer).__name__}")
+        return bool(answer)
 
 
 class EqualityJudge(Judge):
@@ -105,8 +126,6 @@ class EqualityJudge(Judge):
     """
 
     __slots__ = ()
-
-    is_slow = False
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of keys; the question plays no part."""
@@ -128,18 +147,43 @@ class EntailmentScores:
     contradiction: float | None = None
 
 
-@runtime_checkable
-class Entailment(Protocol):
-    """Says whether a premise entails or contradicts a hypothesis: directed, unlike a `Judge`."""
+class Entailment(Comparer):
+    """Says whether a premise entails or contradicts a hypothesis: directed, unlike a `Judge`.
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        ...
+    A subclass defines ``spec`` and ``entailment_batch``.
+    """
 
+    __slots__ = ()
+
+    role = "entailment"
+
+    @abstractmethod
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
         """Scores of each (question, premise, hypothesis), in order; None without scores (then unmeasured)."""
-        ...
+
+    def answers(self, items: Sequence[Item]) -> Sequence[Any]:
+        """As `entailment_batch`."""
+        return self.entailment_batch(items)
+
+    @staticmethod
+    def read(answer: EntailmentScores) -> float:
+        """P(contradiction) / (P(contradiction) + P(entailment))."""
+        # A model with two labels cannot tell contradiction from unrelated, and 0 would mean certain.
+        if answer.contradiction is None:
+            raise ValueError("the model has no label for a contradiction; use one with three labels")
+        total = rating(answer.contradiction) + rating(answer.entailment)
+        # Everything is neutral: the ratio does not exist, and 0 would count as no contradiction at all.
+        if total <= 0:
+            raise ValueError("neither entailment nor contradiction has any probability")
+        return answer.contradiction / total
+
+
+def rating(value: float) -> float:
+    """A number in [0, 1] as a float; raises ValueError for any other."""
+    # Written so that NaN, which compares false with everything, is refused too.
+    if not 0 <= value <= 1:
+        raise ValueError(f"a similarity must be in [0, 1], got {value}")
+    return float(value)
 
 
 def by_question(items: Sequence[Item], ask: Callable[[str, list[tuple[str, str]]], Sequence[Value]]) -> list[Value]:

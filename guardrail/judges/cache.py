@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from operator import attrgetter
 from pathlib import Path
@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 from ..errors import UsageError
 from ..files import SQLITE_PATIENCE, check_version, open_sqlite
 from ..plain_json import canonical_json
-from .base import Entailment, EntailmentScores, Item, Judge
+from .base import Comparer, Entailment, EntailmentScores, Item, Judge, Role
 from .similarity import Similarity
 
 __all__ = ["PairCache", "cached"]
 
-Model = TypeVar("Model", bound=Judge | Similarity | Entailment)
+Model = TypeVar("Model", bound=Comparer)
 PATIENCE = SQLITE_PATIENCE
 """Seconds to wait for another process that is writing."""
 SLICE = 512
@@ -128,49 +128,56 @@ def _refusal(path: Path, error: sqlite3.DatabaseError) -> UsageError:
     return UsageError(f"the pair cache {path} cannot be used ({error}). {way_out}")
 
 
-class _Cached:
-    """Asks the cache first and the judge for the rest."""
+class _Cached(Comparer):
+    """Asks the cache first and the inner judge, similarity or entailment model for the rest."""
 
     def __init__(self, inner: Any, cache: PairCache) -> None:
         self._inner = inner
         self._cache = cache
 
-    # A cache changes no verdict, so all that it states is what the cached judge states.
+    # A cache changes no verdict, so all that it states is what the inner one states.
     spec = property(attrgetter("_inner.spec"))
     is_slow = property(attrgetter("_inner.is_slow"))
     judges_tool_calls = property(attrgetter("_inner.judges_tool_calls"))
 
     def identity(self, text: str) -> str:
-        """The value of the cached judge."""
+        """The value of the inner one."""
         key: str = self._inner.identity(text)
         return key
 
-    def _answers(self, kind: str, items: Sequence[Item], ask: Callable[[Sequence[Item]], Sequence[Any]]) -> list[Any]:
-        """Answers as JSON holds them."""
-        judge = canonical_json([kind, self.spec.model_dump(mode="json")], compact=False)
-        keys = [_key(kind, judge, item) for item in items]
-        stored = self._cache.find(list(dict.fromkeys(keys)))
+    def _known(self, items: Sequence[Item]) -> list[Any]:
+        """Answers from the cache if it has them, else of the inner one."""
+        judge = canonical_json([self.role, self.spec.model_dump(mode="json")], compact=False)
+        keys = [_key(self.role, judge, item) for item in items]
+        known = {key: _of_json(value) for key, value in self._cache.find(list(dict.fromkeys(keys))).items()}
         # By key, so that equal pairs are asked once.
-        missing = {key: item for key, item in zip(keys, items, strict=True) if key not in stored}
+        missing = {key: item for key, item in zip(keys, items, strict=True) if key not in known}
         unknown = list(missing)
         for start in range(0, len(unknown), SLICE):
             part = unknown[start : start + SLICE]
-            answers = ask([missing[key] for key in part])
-            fresh = {key: _plain(answer) for key, answer in zip(part, answers, strict=True) if answer is not None}
+            answers = self._inner.answers([missing[key] for key in part])
+            fresh = {key: answer for key, answer in zip(part, answers, strict=True) if answer is not None}
             # Invalid answers go to the caller, who reports them, but not to disk, where they would last.
-            self._cache.store({key: value for key, value in fresh.items() if _is_answer(value, kind)})
-            stored.update(fresh)
-        return [stored.get(key) for key in keys]
+            self._cache.store({key: _as_json(answer) for key, answer in fresh.items() if self._is_valid(answer)})
+            known.update(fresh)
+        return [known.get(key) for key in keys]
+
+    def _is_valid(self, answer: Any) -> bool:
+        try:
+            self._inner.read(answer)
+        except (AttributeError, TypeError, ValueError):
+            return False
+        return True
 
 
-def _key(kind: str, judge: str, item: Item) -> bytes:
+def _key(role: Role, judge: str, item: Item) -> bytes:
     """Digest of a judge and an item. The order of the two texts counts only for the directed items of entailment."""
     question, a, b = item
-    texts = [question, a, b] if kind == "entailment" or a <= b else [question, b, a]
+    texts = [question, a, b] if role == "entailment" or a <= b else [question, b, a]
     return hashlib.sha256(f"{judge}{json.dumps(texts)}".encode("utf-8", "surrogatepass")).digest()
 
 
-def _plain(answer: Any) -> Any:
+def _as_json(answer: Any) -> Any:
     """An answer as JSON holds it. NumPy's numbers become Python's."""
     if isinstance(answer, EntailmentScores):
         scores = (answer.entailment, answer.neutral, answer.contradiction)
@@ -178,42 +185,32 @@ def _plain(answer: Any) -> Any:
     return answer.item() if hasattr(answer, "item") else answer
 
 
-def _is_answer(value: Any, kind: str) -> bool:
-    """Return whether a value is a valid answer. Others are not stored; the caller reports them as unmeasured."""
-    # The exact type: 1 is not a verdict, and bool is an int in the check below.
-    if kind == "judge":
-        return isinstance(value, bool)
-    scores = [score for score in value if score is not None] if isinstance(value, list) else [value]
-    return all(isinstance(score, int | float) and 0 <= score <= 1 for score in scores)
+def _of_json(value: Any) -> Any:
+    return EntailmentScores(*value) if isinstance(value, list) else value
 
 
 class CachedJudge(_Cached, Judge):
     """A judge whose verdicts are stored; made by `cached`."""
 
-    is_slow = _Cached.is_slow  # stated again: see `Comparer`
-
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Verdicts of the judge, from the cache if it has them."""
-        return self._answers("judge", items, self._inner.equivalent_batch)
+        return self._known(items)
 
 
 class CachedSimilarity(_Cached, Similarity):
     """A similarity whose ratings are stored; made by `cached`."""
 
-    is_slow = _Cached.is_slow
-
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """Ratings of the similarity, from the cache if it has them."""
-        return self._answers("similarity", items, self._inner.similarity_batch)
+        return self._known(items)
 
 
-class CachedEntailment(_Cached):
+class CachedEntailment(_Cached, Entailment):
     """An entailment model whose scores are stored; made by `cached`."""
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
         """Scores of the model, from the cache if it has them."""
-        answers = self._answers("entailment", items, self._inner.entailment_batch)
-        return [None if scores is None else EntailmentScores(*scores) for scores in answers]
+        return self._known(items)
 
 
 def cached(inner: Model, cache: PairCache) -> Model:
@@ -228,13 +225,8 @@ def cached(inner: Model, cache: PairCache) -> Model:
     Raises:
         UsageError: ``inner`` is none of the three.
     """
-    kinds: tuple[tuple[type, Any], ...] = (
-        (Judge, CachedJudge),
-        (Similarity, CachedSimilarity),
-        (Entailment, CachedEntailment),
-    )
-    for kind, wrapper in kinds:
-        if isinstance(inner, kind):
-            model: Model = wrapper(inner, cache)
-            return model
-    raise UsageError(f"{type(inner).__name__} is neither a judge nor a similarity nor an entailment model")
+    wrappers: dict[Role, Any] = {"judge": CachedJudge, "similarity": CachedSimilarity, "entailment": CachedEntailment}
+    if not isinstance(inner, Comparer):
+        raise UsageError(f"{type(inner).__name__} is neither a judge nor a similarity nor an entailment model")
+    model: Model = wrappers[inner.role](inner, cache)
+    return model

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..specs import JudgeSpec
-from .base import Comparer, Item, Judge, by_question
+from .base import Comparer, Item, Judge, by_question, rating
 from .words import agree, normalise, own_words, read
 
 __all__ = ["GuardedJaccard", "Jaccard", "JudgeSimilarity", "RougeL", "Similarity", "from_judge"]
@@ -21,6 +22,8 @@ class Similarity(Comparer):
 
     __slots__ = ()
 
+    role = "similarity"
+
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Ratings of the answers of each pair, as answers to ``question``.
 
@@ -33,6 +36,15 @@ class Similarity(Comparer):
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """Ratings of pairs of several questions at once, each (question, a, b)."""
         return by_question(items, self.similarity)
+
+    def answers(self, items: Sequence[Item]) -> Sequence[Any]:
+        """As `similarity_batch`."""
+        return self.similarity_batch(items)
+
+    @staticmethod
+    def read(answer: float) -> float:
+        """A rating, a number in [0, 1]."""
+        return rating(answer)
 
 
 def jaccard(answer: str, reference: str) -> float:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from ..errors import UsageError
 from ..judges import Entailment, Judge, Similarity
+from ..judges.base import Comparer
 from ..sampling.follow_ups import SCORE, AnswerScorer, FollowUp
 from ..specs import Clustering, EstimatorSpec
 from ..types import Basis, Missing, Sample, SampleSet, Uncertainty, Unit, Unmeasured
@@ -149,19 +150,18 @@ class Estimator:
     scorer: AnswerScorer | None = None
 
     def __post_init__(self) -> None:
-        for role, base in (("judge", Judge), ("similarity", Similarity)):
+        for role, base in (("judge", Judge), ("similarity", Similarity), ("entailment", Entailment)):
             given = getattr(self, role)
-            if given is not None and not isinstance(given, base):
+            if given is not None and not (isinstance(given, base) and given.role == role):
                 raise UsageError(
-                    f"{role} must be a {base.__name__}, got a {type(given).__name__}. Make "
-                    f"guardrail.judges.{base.__name__} its base class."
+                    f"the base class of {role} must be guardrail.judges.{base.__name__}, got a {type(given).__name__}."
                 )
 
     @property
     def slow_models(self) -> dict[str, Any]:
         """The models behind it that may take noticeable time, by role: all that do not state otherwise."""
-        models = {"judge": self.judge, "similarity": self.similarity, "entailment": self.entailment}
-        return {role: model for role, model in models.items() if model is not None and getattr(model, "is_slow", True)}
+        models: tuple[Comparer | None, ...] = (self.judge, self.similarity, self.entailment)
+        return {model.role: model for model in models if model is not None and model.is_slow}
 
     @property
     def is_slow(self) -> bool:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from ..judges.base import Comparer
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence
 from .combine import combined, first_stage
 from .comparing import Asking, clusters_of, likeness, matrix, relevance
-from .judging import JudgingPass, Rater, rater_of
+from .judging import JudgingPass
 from .likelihood import impossible_logprobs
 from .selfcheck import contradictions
 
@@ -74,28 +75,31 @@ def measure_stream(
 
 # -- What the evidence of an estimator comes from ----------------------------------------------------------------------
 
-_Reading: TypeAlias = tuple[Rater, Hashable, Callable[[SampleSet], Asking]]
-"""The judge, similarity or entailment model that is asked; what is equal for equal measurements by it, which estimators
-share; and the measurement of a set, whose result is fields of `Evidence`. It raises `Missing` if there is none."""
+_Reading: TypeAlias = tuple[str, Comparer, Hashable, Callable[[SampleSet], Asking]]
+"""The judge, similarity or entailment model that is asked, by a key that is equal for those that give equal answers;
+what is equal for equal measurements by it, which estimators share; and the measurement of a set, whose result is fields
+of `Evidence`. It raises `Missing` if there is none."""
 
 
 def _readings(estimator: Estimator) -> list[_Reading]:
     """The measurements that an estimator's needs name."""
     needs, readings = estimator.needs, list[_Reading]()
+
+    def add(rater: Comparer, kind: Hashable, measurement: Callable[[SampleSet], Asking]) -> None:
+        readings.append((f"{rater.role} {rater.spec.model_dump_json()}", rater, kind, measurement))
+
     if (judge := estimator.judge) is not None:
         grouped = partial(clusters_of, judge=judge, method=estimator.clustering, primary=needs.primary)
-        readings.append((rater_of(judge), (estimator.clustering, needs.primary), grouped))
+        add(judge, (estimator.clustering, needs.primary), grouped)
     if (similarity := estimator.similarity) is not None:
-        rater = rater_of(similarity)
         if needs.similarity:
-            readings.append((rater, "matrix", partial(matrix, similarity=similarity)))
+            add(similarity, "matrix", partial(matrix, similarity=similarity))
         if needs.likeness:
-            readings.append((rater, "likeness", partial(likeness, similarity=similarity)))
+            add(similarity, "likeness", partial(likeness, similarity=similarity))
         if needs.relevance is not None:
-            pieces = partial(relevance, similarity=similarity, level=needs.relevance)
-            readings.append((rater, needs.relevance, pieces))
+            add(similarity, needs.relevance, partial(relevance, similarity=similarity, level=needs.relevance))
     if estimator.entailment is not None:
-        readings.append((rater_of(estimator.entailment), "contradiction", contradictions))
+        add(estimator.entailment, "contradiction", contradictions)
     return readings
 
 
@@ -140,15 +144,16 @@ def _begin(
     if gap is not None:
         return _Begun(estimator, drawn, gap)
     tasks = []
-    for rater, kind, measurement in readings:
-        place = (rater.key, kind, n, first)
+    for key, rater, kind, measurement in readings:
+        place = (key, kind, n, first)
         if place not in shared:
             # Premise and hypothesis are whole sentences: without a question, equal pairs of any two are asked once.
             try:
                 asking = measurement(drawn)
             except Missing as missing:
                 return _Begun(estimator, drawn, missing)
-            shared[place] = judging.add(rater, "" if rater.directed else drawn.question, asking)
+            question = "" if rater.role == "entailment" else drawn.question
+            shared[place] = judging.add(key, rater, question, asking)
         tasks.append(shared[place])
     return _Begun(estimator, drawn, tasks)
 

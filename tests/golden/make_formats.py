@@ -27,7 +27,7 @@ from calibrate.ledger import Ledger
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact
 from guardrail.files import Persisted
 from guardrail.guard.assess import Remembered
-from guardrail.judges import EntailmentScores, Judge, JudgeSpec, Similarity
+from guardrail.judges import Entailment, EntailmentScores, Judge, JudgeSpec, Similarity
 from guardrail.judges.cache import PairCache, cached
 from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore
 from guardrail.review.candidates import CandidateSet
@@ -164,7 +164,7 @@ class ToySimilarity(Toy, Similarity):
         return self._next(len(pairs))
 
 
-class ToyEntailment(Toy):
+class ToyEntailment(Toy, Entailment):
     def entailment_batch(self, items: Sequence[tuple[str, str, str]]) -> list[EntailmentScores | None]:
         return self._next(len(items))
 

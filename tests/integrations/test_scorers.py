@@ -23,7 +23,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from guardrail import Bindings, Guardrail, PromptWrapping, Scorer, bindings_for
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import JudgeSpec, make_entailment
-from guardrail.judges.base import EntailmentScores
+from guardrail.judges.base import Entailment, EntailmentScores
 from guardrail.prompting import turns_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Unmeasured
@@ -288,7 +288,7 @@ def test_stated_confidence(reply: Any, value: float | None) -> None:
 # -- entailment --------------------------------------------------------------------------------------------------------
 
 
-class Words:
+class Words(Entailment):
     """A premise entails a hypothesis by the share of its words that it has; no score for an empty premise."""
 
     spec = JudgeSpec(name="words", version=1, params={})

@@ -17,7 +17,7 @@ from calibrate.data.records import read_records, write_records
 from calibrate.scoring.names import estimator_key, parse_estimator
 from guardrail import Guardrail, make_estimator, make_judge, plan_for
 from guardrail.errors import UsageError
-from guardrail.judges import EqualityJudge, Item, Judge, JudgeSpec, list_judges
+from guardrail.judges import EqualityJudge, ExactJudge, Item, Judge, JudgeSpec, list_judges
 from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.registry import JUDGES
 from guardrail.testing import ScriptedChat, make_artifact
@@ -127,9 +127,9 @@ def test_a_judge_without_the_base_class_is_refused_where_it_is_given() -> None:
     class Other:
         spec = JudgeSpec(name="other", version=1, params={})
 
-    for argument in ({"judge": Other()}, {"similarity": Other()}):
-        with pytest.raises(UsageError, match=r"must be a .*, got a Other. Make guardrail.judges.* its base class"):
-            make_estimator("graded_disagreement", **argument)  # type: ignore[arg-type]
+    for argument in ({"judge": Other()}, {"similarity": Other()}, {"similarity": ExactJudge()}):
+        with pytest.raises(UsageError, match=r"the base class of .* must be guardrail.judges.*, got a (Other|Exact)"):
+            make_estimator("graded_disagreement", **argument)
 
 
 def test_a_judge_that_knows_tool_calls_is_asked_about_them() -> None:
@@ -154,17 +154,7 @@ def test_a_cache_states_what_its_judge_states(tmp_path: Path) -> None:
         assert wrapped.is_slow == judge.is_slow
 
 
-def test_a_subclass_states_its_speed_anew() -> None:
-    class Other(FirstLetterJudge):
-        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-            return [len(a) == len(b) for a, b in pairs]
-
-    assert Other().is_slow
-
-
 class Watched(FirstLetterJudge):
-    """Slow, because a subclass has to state otherwise."""
-
     def __init__(self) -> None:
         self.threads: set[int] = set()
 
@@ -173,11 +163,11 @@ class Watched(FirstLetterJudge):
         return super().identity(text)
 
 
-class WatchedAndFast(Watched):
-    is_slow = False
+class WatchedAndSlow(Watched):
+    is_slow = True
 
 
-@pytest.mark.parametrize(("judge", "in_a_thread"), [(Watched(), True), (WatchedAndFast(), False)])
+@pytest.mark.parametrize(("judge", "in_a_thread"), [(WatchedAndSlow(), True), (Watched(), False)])
 def test_only_a_slow_judge_is_asked_in_a_thread(judge: Watched, in_a_thread: bool) -> None:
     estimator = make_estimator(NAME, judge=judge)
     artifact = make_artifact(MODEL).model_copy(update={"estimator": estimator.spec})

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guardrail.errors import UsageError
-from guardrail.judges import EntailmentScores, Item, Judge, JudgeSpec, NumericJudge, Similarity
+from guardrail.judges import Entailment, EntailmentScores, Item, Judge, JudgeSpec, NumericJudge, Similarity
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make_estimator, measure
@@ -44,7 +44,7 @@ class SlowSimilarity(Slow, Similarity):
         return [self.answer] * len(pairs)  # type: ignore[list-item]
 
 
-class SlowEntailment(Slow):
+class SlowEntailment(Slow, Entailment):
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
         self.asked += items
         return [self.answer] * len(items)  # type: ignore[list-item]

@@ -72,10 +72,6 @@ def test_async_and_sync_verdicts_are_the_same() -> None:
         assert blocking.cost.calls == awaited.cost.calls
 
 
-class OtherExact(ExactJudge):
-    """Somebody's own."""
-
-
 class Alike(Similarity):
     spec = JudgeSpec(name="rouge_l", version=1, params={})
 
@@ -87,7 +83,6 @@ def test_what_counts_as_slow() -> None:
     name = "discrete_semantic_entropy"
     assert not make_estimator(name).is_slow
     assert not make_estimator(name, judge=TextJudge()).is_slow
-    assert make_estimator(name, judge=OtherExact()).is_slow
     assert make_estimator(name, judge=ChatJudge(MODEL, reply="text")).is_slow
     assert not make_estimator("degree", similarity=RougeL()).is_slow
     assert not make_estimator("degree", similarity=from_judge(ExactJudge())).is_slow

@@ -9,7 +9,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from guardrail.judges import EntailmentScores, ExactJudge, Item, Judge, JudgeSpec, Similarity, TextJudge
+from guardrail.judges import Entailment, EntailmentScores, ExactJudge, Item, Judge, JudgeSpec, TextJudge, from_judge
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.uncertainty import (
     Estimator,
@@ -29,8 +29,8 @@ def answers(question: str, *texts: str, primary: str = "x", logprob: float = -1.
     return SampleSet(question=question, primary=Sample(text=primary), samples=samples)
 
 
-class Table(Judge, Similarity):
-    """A judge (and similarity) that looks pairs up, and remembers what it was asked in which batch."""
+class Table(Judge):
+    """A judge that looks pairs up, and remembers what it was asked in which batch."""
 
     def __init__(self, same: set[frozenset[str]] | None = None, broken: Callable[[Item], object] | None = None) -> None:
         self.same = same or set()
@@ -50,9 +50,6 @@ class Table(Judge, Similarity):
                 raise trouble
             verdicts.append(None if trouble == "none" else frozenset(item[1:]) in self.same)
         return verdicts
-
-    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
-        return [None if same is None else float(same) for same in self.equivalent_batch(items)]
 
     @property
     def asked(self) -> list[Item]:
@@ -182,7 +179,7 @@ def test_a_bad_text_does_not_take_down_another_set_of_the_same_question() -> Non
 
 
 def test_texts_without_a_question_fail_apart_too() -> None:
-    class Nli:
+    class Nli(Entailment):
         spec = JudgeSpec(name="n", version=1, params={})
 
         def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
@@ -281,7 +278,7 @@ def evidence_of(estimator: Estimator, drawn: SampleSet) -> Evidence:
 
 def test_rows_say_where_each_sample_is_in_the_matrix() -> None:
     table = Table(pairs_of(("b1", "c1")))
-    evidence = evidence_of(make_estimator("degree", similarity=table), answers("q", "c1", "a1", "b1", "a1"))
+    evidence = evidence_of(make_estimator("degree", similarity=from_judge(table)), answers("q", "c1", "a1", "b1", "a1"))
     assert evidence.matrix is not None
     assert evidence.rows is not None
     assert sorted(evidence.rows) == [0, 1, 2, 3]
@@ -294,7 +291,7 @@ def test_rows_say_where_each_sample_is_in_the_matrix() -> None:
 def test_relevance_is_rated_once_and_in_sample_order() -> None:
     table = Table(pairs_of(("red fox", "fox")))
     evidence = evidence_of(
-        make_estimator("word_sequence_entropy", similarity=table), answers("q", "red fox", "hen", "red fox")
+        make_estimator("word_sequence_entropy", similarity=from_judge(table)), answers("q", "red fox", "hen", "red fox")
     )
     assert evidence.pieces is not None
     assert [[piece.text for piece in own] for own in evidence.pieces] == [["red", "fox"], ["hen"], ["red", "fox"]]
@@ -310,7 +307,7 @@ def test_tool_calls_have_no_pieces() -> None:
     assert score.reason is Unmeasured.NO_LOGPROBS
 
 
-class Model:
+class Model(Entailment):
     """An entailment model that says what it is told for (premise, hypothesis), and remembers what it was asked."""
 
     spec = JudgeSpec(name="model", version=1, params={})

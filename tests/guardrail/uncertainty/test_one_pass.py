@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,8 +14,8 @@ from guardrail.uncertainty import Estimator, measure, measure_stream, ties
 from guardrail.uncertainty import make_estimator as make
 
 
-class Words(Judge, Similarity):
-    """A judge and similarity by word overlap that fails on some texts."""
+class Words(Similarity):
+    """A similarity by word overlap that fails on some texts."""
 
     def __init__(self, fails: Callable[[str], object] = lambda text: None) -> None:
         self.fails = fails
@@ -24,9 +23,6 @@ class Words(Judge, Similarity):
     @property
     def spec(self) -> JudgeSpec:
         return JudgeSpec(name="counted", version=1, params={})
-
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        return [None if value is None else value >= 0.5 for value in self.similarity_batch(items)]
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         values: list[float | None] = []
@@ -38,8 +34,22 @@ class Words(Judge, Similarity):
         return values
 
 
-def of_all_kinds(judge: Words) -> list[Estimator]:
-    similar: Any = judge
+class SameWords(Judge):
+    """A judge of the same kind."""
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return self.words.spec
+
+    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+        return [None if value is None else value >= 0.5 for value in self.words.similarity_batch(items)]
+
+
+def of_all_kinds(similar: Words) -> list[Estimator]:
+    judge = SameWords(similar)
     return [
         make("num_sets"),
         make("semantic_entropy", clustering="greedy"),
@@ -74,8 +84,8 @@ SETS = st.lists(st.tuples(st.sampled_from(["q1", "q2"]), TEXTS, st.lists(TEXTS, 
 )
 @settings(deadline=None, max_examples=60)
 def test_one_pass_gives_what_each_record_gives_alone(sets: list[tuple[str, str, list[str]]], trouble: object) -> None:
-    judge = Words(lambda text: trouble if "broken" in text else None)
-    estimators, plan = of_all_kinds(judge), SamplingPlan(n=3, logprobs=True)
+    words = Words(lambda text: trouble if "broken" in text else None)
+    estimators, plan = of_all_kinds(words), SamplingPlan(n=3, logprobs=True)
     drawns = [
         SampleSet(question=question, primary=sample(primary), samples=tuple(map(sample, texts)))
         for question, primary, texts in sets

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guardrail.judges import EntailmentScores, Item, JudgeSpec
+from guardrail.judges import Entailment, EntailmentScores, Item, JudgeSpec
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import make_estimator, measure
 from guardrail.uncertainty.selfcheck import MAX_QUESTIONS, sentences, support_question
@@ -94,7 +94,7 @@ def test_ngram_is_bit_equal_under_permutation_and_bounded(texts: list[str], shuf
 
 
 @dataclass
-class Rated:
+class Rated(Entailment):
     """An entailment model that reads its probabilities off the last digit of premise and hypothesis."""
 
     missing: bool = False
