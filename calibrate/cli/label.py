@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 
@@ -19,28 +18,25 @@ from ..data.labels import apply_labels, queue_of, read_labels
 from ..data.progress import bar, silent
 from ..data.records import GIVEN, Record, RecordFile, read_records
 from ..data.table import table_of
-from ..pipeline import FitSettings, fit_artifact
 from ..report.facts import describe_spec
-from ..scope import waits_for_label
 from ..scoring.names import key_of
 from .frame.app import command
 from .frame.files import changed_file, keep_inputs, one_file
-from .frame.items import label_by_items, refuse_with_items, refuse_without_items
+from .frame.items import label_by_items, refuse_with_items
 from .frame.labels import print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
-from .frame.options import EstimatorOption, ItemsOption, RecordsArgument, RewriteOption, chosen_estimator, flags_under
-from .frame.people import People, ask_about_answers, ask_about_items
+from .frame.options import ItemsOption, RecordsArgument, RewriteOption, flags_under
+from .frame.people import People, ask_people
 from .frame.terminal import console, finish, print_line
 
 __all__ = ["label"]
 
 rule_flag, people_flag = flags_under("By a rule"), flags_under("By people")
-goal_flag = flags_under("With --until")
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """The flags: who decides about which answers, and when it is enough."""
+    """The flags that say who decides, and about which answers."""
 
     rule: str | None
     judge_model: str | None
@@ -49,11 +45,6 @@ class _Options:
     review_store: str | None
     undecided: bool
     limit: int | None
-    until: Literal["certified"] | None
-    alpha: float | None
-    delta: float | None
-    acceptance: float | None
-    score: str | None
 
     def check(self) -> None:
         """Refuse flags that exclude each other."""
@@ -66,21 +57,6 @@ class _Options:
             )
         if self.undecided and not (self.by_rule or self.collects or self.labels is not None):
             raise UsageError("--undecided needs who decides: --interactive, --review-store, --labels or --judge-model.")
-        if self.until is None:
-            if (self.alpha, self.delta, self.acceptance) != (None, None, None):
-                raise UsageError("--alpha, --delta and --acceptance belong to --until certified, or to `fit`.")
-            if self.score is not None and not self.undecided:
-                raise UsageError("--score belongs to --until certified or --undecided, or to `fit`.")
-        elif not self.undecided:
-            raise UsageError(
-                "--until certified goes with --undecided: to stop among labels that do not count as wrong yet selects "
-                "them."
-            )
-        elif self.alpha is None or self.by_rule:
-            raise UsageError(
-                "--undecided --until certified needs the target error rate (--alpha 0.1) and people's labels "
-                "(--interactive, --review-store or --labels)."
-            )
 
     @property
     def by_rule(self) -> bool:
@@ -97,19 +73,6 @@ class _Options:
         if self.labels is None and self.collects:
             return records.with_name(f"{records.stem}.labels.jsonl")
         return self.labels
-
-    @property
-    def goal(self) -> str:
-        """The flags of --until as typed, beginning with a space; empty without it."""
-        if self.until is None:
-            return ""
-        goal = {"alpha": self.alpha, "delta": self.delta, "acceptance": self.acceptance}
-        flags = "".join(f" --{name} {value:g}" for name, value in goal.items() if value is not None)
-        return f" --until {self.until}{flags}" + ("" if self.score is None else f" --score {shlex.quote(self.score)}")
-
-    def is_enough(self, acceptance: float | None) -> bool:
-        """Whether a fit answers the share that was asked for; None: it found no threshold."""
-        return acceptance is not None and acceptance >= (self.acceptance or 0.0)
 
 
 @command("label", "calibrating.md#label")
@@ -130,14 +93,6 @@ def label(
     ] = False,
     review_store: Annotated[str | None, people_flag(help="Judge on the review page of this store.")] = None,
     limit: Annotated[int | None, people_flag(help="Judge this many and stop.", min=1)] = None,
-    cut: Annotated[float | None, people_flag(help="Items above this uncertainty need no label.", min=0, max=1)] = None,
-    until: Annotated[
-        Literal["certified"] | None, goal_flag(help="Stop when --acceptance is certified.", metavar="certified")
-    ] = None,
-    alpha: Annotated[float | None, goal_flag("--alpha", "-a", help="Target error rate.")] = None,
-    delta: Annotated[float | None, goal_flag(help="Failure probability (0.1).")] = None,
-    acceptance: Annotated[float | None, goal_flag(help="Share of all questions to answer.")] = None,
-    estimator: EstimatorOption = None,
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
 
@@ -146,35 +101,29 @@ def label(
 
     Read some of the labels: "at most 10 % wrong" will mean wrong by this rule.
     """
-    options = _Options(
-        *(rule, judge_model, labels, interactive, review_store, undecided, limit),
-        *(until, alpha, delta, acceptance, estimator),
-    )
+    options = _Options(rule, judge_model, labels, interactive, review_store, undecided, limit)
     if items:
-        refuse_with_items(rule=options.by_rule, undecided=undecided, until=until, alpha=alpha, limit=limit)
-        if cut is not None and labels is None and not options.collects:
-            raise UsageError("--cut is for people: it goes with --interactive, --review-store or --labels.")
-    else:
-        refuse_without_items(cut=cut)
+        refuse_with_items(rule=options.by_rule, undecided=undecided, limit=limit)
     options.check()
     source, target = one_file(records, out)
     people = options.labels_of(source)
     keep_inputs([people], [target, source])
     if items:
-        _label_items(source, target, options, people, cut)
+        _label_items(source, target, options, people)
     elif undecided:
         _label_undecided(source, target, options, people)
     else:
         _label_answers(source, target, options, people)
 
 
-def _label_items(source: Path, target: Path, options: _Options, people: Path | None, cut: float | None) -> None:
+def _label_items(source: Path, target: Path, options: _Options, people: Path | None) -> None:
     """Label items by their references, or as people do."""
     if people is not None and options.collects:
-        asked = People(people, options.review_store, " --items" + ("" if cut is None else f" --cut {cut:g}"))
-        if not ask_about_items(read_records(source), asked, cut):
+        file = read_records(source)
+        queue = [record for record in queue_of(file.records) if record.items is not None]
+        if not ask_people(file, queue, People(people, options.review_store, " --items"), by_items=True):
             return
-    label_by_items(source, target, people, cut)
+    label_by_items(source, target, people)
     finish([target], f"calibrate fit {listed([target])} --items --alpha 0.1")
 
 
@@ -182,10 +131,9 @@ def _label_answers(source: Path, target: Path, options: _Options, people: Path |
     """Label every answer, by a rule or as people do."""
     if people is not None and options.collects:
         file = read_records(source)
-        queue = queue_of(file.records, limit=options.limit)
-        if file.header.scope.is_drawn:  # in random order already
-            queue = queue_of(file.records[: options.limit], order="file")
-        if not ask_about_answers(file, queue, People(people, options.review_store)):
+        drawn = file.header.scope.is_drawn  # in random order already
+        queue = queue_of(file.records[: options.limit] if drawn else file.records, shuffled=not drawn)
+        if not ask_people(file, queue[: options.limit], People(people, options.review_store)):
             return
     labelled = changed_file(source, target, lambda file: _all_labelled(file, options, people))
     _conclude(labelled, target, next_step(labelled.header, target), by_rule=people is None)
@@ -242,56 +190,24 @@ def _conclude(labelled: RecordFile, target: Path, following: str, *, by_rule: bo
 
 
 def _label_undecided(source: Path, target: Path, options: _Options, people: Path | None) -> None:
-    """Label the undecided answers; nothing is written while some miss, unless it is enough.
+    """Label the undecided answers, the most certain first; nothing is written while some miss.
 
     Until they are decided these answers count as wrong, and a label only takes errors away. The threshold of rule
     "certified" can then only grow, up to that of all labels. Its walk tests the same thresholds in the
     same order, so that the last certificate fails if any on the way did: stopping at any of them is the same fit.
     """
     file = read_records(source)
-    if not _undecided(file):
+    undecided = _undecided(file)
+    if not undecided:
         print_line(f"Every answer of {file.path} has a label: nothing is undecided.")
         finish([], next_step(file.header, source))
         return
-    waiting = [record.id for record in file.records if waits_for_label(record)]
-    if options.until is not None and waiting:
-        raise UsageError(
-            f"{len(waiting)} answers of {file.path} have no label and do not count as wrong, e.g. {waiting[0]!r}: to "
-            "stop among them selects labels. Label them all first: `calibrate label --undecided --interactive`."
-        )
-    key = _key_of_order(file, options)
-
-    def certified() -> float | None:
-        """The share that a fit on the labels so far answers; None without a threshold."""
-        assert key is not None, "a goal names its scores"
-        assert options.alpha is not None, "a goal has a target"
-        settings = FitSettings(without_failed=True)  # `fit` asks
-        now = _decided(file, options, people)
-        artifact = fit_artifact(now, score=key, alpha=options.alpha, delta=options.delta, settings=settings)
-        return None if artifact.threshold is None else artifact.acceptance
-
-    def enough() -> bool:
-        return options.until is not None and options.is_enough(certified())
-
-    if people is not None and options.collects and not enough():
-        asked = People(people, options.review_store, " --undecided", options.goal)
-        if not ask_about_answers(file, _surest_first(_undecided(file), key)[: options.limit], asked, enough):
+    if people is not None and options.collects:
+        queue = _surest_first(undecided, file)[: options.limit]
+        if not ask_people(file, queue, People(people, options.review_store, " --undecided")):
             return
-    if options.until is not None:
-        share = certified()
-        reached = options.is_enough(share)
-        print_line(
-            f"{percent(share or 0.0)} of all questions certified. "
-            + ("Enough: what is undecided goes on counting as wrong." if reached else "The labels are not enough."),
-            "green" if reached else "yellow",
-        )
     labelled = changed_file(source, target, lambda file: _decided(file, options, people))
-    following = next_step(labelled.header, target)
-    if options.until is not None:
-        spent = "" if options.delta is None else f" --delta {options.delta:g}"
-        flags = f"--score {shlex.quote(chosen_estimator(labelled, options.score))} --rule certified"
-        following = f"calibrate fit {listed([target])} {flags} --alpha {options.alpha:g}{spent}"
-    _conclude(labelled, target, following, by_rule=people is None, undecided=options.until is None)
+    _conclude(labelled, target, next_step(labelled.header, target), by_rule=people is None, undecided=True)
 
 
 def _undecided(file: RecordFile) -> list[Record]:
@@ -306,20 +222,13 @@ def _undecided(file: RecordFile) -> list[Record]:
     return [record for record in file.records if record.correct is None and record.answer is not None]
 
 
-def _key_of_order(file: RecordFile, options: _Options) -> str | None:
-    """The scores that order the undecided answers; None without scores, or of several where none is meant."""
-    if options.score is None and options.until is None:
-        try:
-            key = key_of(file)
-        except UsageError:
-            return None
-        return key if key in file.header.estimators else None
-    return chosen_estimator(file, options.score)
-
-
-def _surest_first(records: Sequence[Record], key: str | None) -> list[Record]:
-    """Records in the order of a score, in which a threshold accepts them; without one in random order."""
-    if key is None:
+def _surest_first(records: Sequence[Record], file: RecordFile) -> list[Record]:
+    """Records in the order of a score, in which a threshold accepts them; in random order if none is meant."""
+    try:
+        key = key_of(file)
+    except UsageError:
+        return queue_of(records)
+    if key not in file.header.estimators:
         return queue_of(records)
     # NaN, the unmeasured ones, last: no threshold ever accepts them.
     return [records[place] for place in np.argsort(table_of(records).scores(key), kind="stable")]
@@ -334,8 +243,6 @@ def _decided(file: RecordFile, options: _Options, people: Path | None) -> Record
         labelled = {record.id: record for record in decided.records}
         assert decided.header.correctness is not None, "a rule names itself"
         by = describe_spec(decided.header.correctness.name, decided.header.correctness.params)
-    elif options.collects and not (people.is_file() and people.stat().st_size > 0):
-        return file
     else:
         human, by = read_labels(people), "people"
         # A skipped answer keeps no label, but from now on its detail says that a person looked at it.

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, TypeAlias
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import check_version, create_private
+from guardrail.items.item import Item
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
@@ -24,7 +25,6 @@ from .table import table_of
 __all__ = [
     "GivenLabels",
     "LabelSession",
-    "Order",
     "append_row",
     "apply_labels",
     "contradictions",
@@ -34,6 +34,10 @@ __all__ = [
     "read_labels",
     "refuse_contradictions",
 ]
+
+
+Labelled: TypeAlias = tuple[str, str]
+"""Id of a record, and the answer that was judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,32 +176,33 @@ def _asked_and_answered(record: Record) -> str:
 
 # -- A labelling session: which record is next, and labels on disk -----------------------------------------------------
 
-Order = Literal["random", "file"]
-"""Order of the questions. Random order makes the first n a random sample, so that stopping early biases nothing."""
-
 
 class LabelSession:
-    """Goes through records one by one; each label is on disk before the next record is shown. See `open_session`.
+    """Goes through answers one by one; the labels of one are on disk before the next is shown. See `open_session`.
 
-    The file has one JSON object a line, ``{"id": ..., "correct": true, "judged": ...}``, null for a question that was
-    skipped. A label counts for the answer that was judged, so after a new collection only new answers are asked about.
+    The file has one JSON object a line, ``{"id": ..., "correct": true, "judged": ...}``, or of items
+    ``{"id": ..., "items": {"/total": true}, "judged": ...}``; null for what was skipped. Labels count for the answer
+    that was judged, so after a new collection only new answers are asked about.
 
     Args:
         queue: Records to label, in order; all have an answer.
         stream: The file, open for reading and writing.
-        labels: The labels in it.
-
-    Attributes:
-        labels: Label by record id and judged answer, oldest first; None where the question was skipped.
+        labelled: Record id and judged answer of each row of the file, oldest first.
+        by_items: Whether each item of an answer is labelled, and not the answer as a whole.
     """
 
     def __init__(
-        self, queue: Sequence[Record], stream: IO[bytes], labels: Mapping[tuple[str, str | None], bool | None]
+        self, queue: Sequence[Record], stream: IO[bytes], labelled: Iterable[Labelled], *, by_items: bool = False
     ) -> None:
+        self.by_items = by_items
         self._queue = {_key(record): record for record in queue}
-        self.labels = dict(labels)
+        self._labelled = dict.fromkeys(labelled)
         self._stream = stream
         self._again: Record | None = None
+        self._given: list[bool | None] = []  # of the items of the first answer left
+        for record in self.left:
+            if by_items and not record.items:
+                self.give_items(record, {})
 
     @property
     def total(self) -> int:
@@ -207,30 +212,52 @@ class LabelSession:
     @property
     def done(self) -> int:
         """Number of these records that are labelled or skipped."""
-        return sum(key in self.labels for key in self._queue)
+        return sum(key in self._labelled for key in self._queue)
 
     @property
     def outdated(self) -> int:
         """Number of these records that have a label for another answer only."""
-        names = {name for name, _ in self.labels}
-        return sum(key not in self.labels and key[0] in names for key in self._queue)
+        names = {name for name, _ in self._labelled}
+        return sum(key not in self._labelled and key[0] in names for key in self._queue)
 
     @property
     def left(self) -> list[Record]:
         """The records that have neither a label nor were skipped; a record whose label was taken back comes first."""
-        left = [record for key, record in self._queue.items() if key not in self.labels]
+        left = [record for key, record in self._queue.items() if key not in self._labelled]
         return sorted(left, key=lambda record: record is not self._again)
 
+    @property
+    def item(self) -> Item | None:
+        """The item of the first answer left that is labelled next; None where answers are labelled as a whole."""
+        return (self.left[0].items or ())[len(self._given)] if self.by_items else None
+
     def give(self, record: Record, correct: bool | None) -> None:
-        """Save a label, or None for a question that is skipped; it is on disk when this returns."""
-        append_row(self._stream, {"id": record.id, "correct": correct, "judged": record.answer or ""})
-        self.labels[_key(record)] = correct
+        """Label the first answer left, or its next item; None skips it. An answer with all its labels is on disk."""
+        if not self.by_items:
+            self._save(record, {"correct": correct})
+            return
+        self._given.append(correct)
+        paths = [item.path for item in record.items or ()]
+        if len(self._given) == len(paths):
+            self.give_items(record, dict(zip(paths, self._given, strict=True)))
+
+    def give_items(self, record: Record, right: Mapping[str, bool | None]) -> None:
+        """Label all items of an answer by path; those without a label are skipped. They are on disk on return."""
+        self._save(record, {"items": {item.path: right.get(item.path) for item in record.items or ()}})
+
+    def _save(self, record: Record, labels: Mapping[str, Any]) -> None:
+        append_row(self._stream, {"id": record.id, **labels, "judged": record.answer or ""})
+        self._labelled[_key(record)] = None
+        self._given = []
 
     def undo(self) -> bool:
-        """Take the last label back, on disk too; False without labels."""
-        if not self.labels:
+        """Take the last label back, or with its last item an answer, on disk too; False without labels."""
+        if self._given:
+            self._given.pop()
+            return True
+        if not self._labelled:
             return False
-        key, _ = self.labels.popitem()
+        key, _ = self._labelled.popitem()
         self._stream.seek(0)
         content = self._stream.read().rstrip()
         self._stream.truncate(content.rfind(b"\n") + 1)
@@ -239,7 +266,7 @@ class LabelSession:
         return True
 
 
-def _key(record: Record) -> tuple[str, str | None]:
+def _key(record: Record) -> Labelled:
     return record.id, record.answer or ""
 
 
@@ -291,28 +318,43 @@ def _sync(stream: IO[bytes]) -> None:
 
 
 @contextmanager
-def open_session(path: Path, queue: Sequence[Record] = ()) -> Iterator[LabelSession]:
+def open_session(path: Path, queue: Sequence[Record] = (), *, by_items: bool = False) -> Iterator[LabelSession]:
     """Open a label file for a session (`open_label_file`).
+
+    Args:
+        path: The file.
+        queue: Records to label, in order.
+        by_items: Whether each item of an answer is labelled.
 
     Raises:
         RecordError: A line that is not a label of a session.
+        UsageError: Labels of whole answers where items are labelled.
     """
     with open_label_file(path) as stream:
-        labels = read_labels(path, "jsonl").given if path.read_bytes().strip() else {}
-        if any(judged is None for _, judged in labels):
+        labelled: list[tuple[str, str | None]] = []
+        if path.read_bytes().strip() and by_items:
+            rows = [row.values for row in read_rows(path)]
+            if any("items" not in row for row in rows):
+                raise UsageError(
+                    f"{path} holds labels of whole answers. Name another file for those of items: --labels FILE."
+                )
+            labelled = [(str(row.get("id")), row.get("judged")) for row in rows]
+        elif path.read_bytes().strip():
+            labelled = list(read_labels(path, "jsonl").given)
+        known = [(name, judged) for name, judged in labelled if judged is not None]
+        if len(known) < len(labelled):
             raise RecordError(
                 f"{path}: labels of a session say which answer was judged, and these do not. Save to another file "
                 "with --labels."
             )
-        yield LabelSession(queue, stream, labels)
+        yield LabelSession(queue, stream, known, by_items=by_items)
 
 
-def queue_of(
-    records: Sequence[Record], *, order: Order = "random", seed: int = 0, limit: int | None = None
-) -> list[Record]:
+def queue_of(records: Sequence[Record], *, shuffled: bool = True, limit: int | None = None) -> list[Record]:
     """Records that have an answer, in the order of labelling; the first ``limit`` of them.
 
-    Random order is by hash of seed and id: the same in every session, also when records are added.
+    Shuffled by a hash of the id, so that the first n are a random sample and stopping early biases nothing. The order
+    is the same in every session, also when records are added.
 
     Raises:
         UsageError: No record has an answer.
@@ -320,6 +362,6 @@ def queue_of(
     answered = [record for record in records if record.answer is not None]
     if not answered:
         raise UsageError(f"none of {len(records)} records has an answer to judge. Collect or import answers first.")
-    if order == "random":
-        answered.sort(key=lambda record: hashlib.sha256(f"{seed}:{record.id}".encode()).digest())
+    if shuffled:
+        answered.sort(key=lambda record: hashlib.sha256(f"0:{record.id}".encode()).digest())
     return answered[:limit]

@@ -37,7 +37,7 @@ from ..data.rows import read_rows
 from ..rules.items import check_cap
 
 __all__ = ["cap_of_counts", "compare_with_gold", "label_items", "labels_by_hand", "labels_of_file"]
-__all__ += ["measure_records", "needs_label", "spec_of_answers", "stored_spec"]
+__all__ += ["measure_records", "spec_of_answers", "stored_spec"]
 
 REFERENCE = "item_reference"
 """Name of the label rule that compares JSON fields with a reference, each by its judge."""
@@ -347,8 +347,3 @@ def _by_hand(record: Record, given: Mapping[str, Any] | None, name: str) -> Item
             "null stands for one that nobody decided, and counts as wrong."
         )
     return ItemLabels(right=tuple(given[path] for path in paths))
-
-
-def needs_label(item: Item, cut: float | None) -> bool:
-    """Whether a person is asked about an item: not above a cut, nor unmeasured, which no threshold keeps."""
-    return cut is None or (item.uncertainty is not None and item.uncertainty <= cut)

@@ -244,8 +244,7 @@ def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
     others = [first.model_copy(update={"id": name, "drawn": None}) for name in ("q2", "q3")]
     assert [record.correct for record in apply_labels([first, *others], labels)] == [True, None, None]
     with open_session(restored("labels.jsonl", tmp_path)) as session:  # a session continues
-        assert session.labels == judged
-        assert session.undo()
+        assert [session.undo() for _ in range(4)] == [True, True, True, False]
 
 
 def test_the_fits_on_a_record_file_are_counted(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from ...items.answers import (
     label_items,
     labels_of_file,
     measure_records,
-    needs_label,
     spec_of_answers,
     stored_spec,
 )
@@ -123,24 +122,21 @@ def score_by_items(source: Path, target: Path, options: ScoreItems, spec: ItemsS
     console.print(table("Items", ("", ""), rows))
 
 
-def label_by_items(source: Path, target: Path, labels: Path | None, cut: float | None = None) -> None:
-    """Label the items of every answer: by its reference, or as people did, who saw no item above the cut."""
+def label_by_items(source: Path, target: Path, labels: Path | None) -> None:
+    """Label the items of every answer: by its reference, or as people did."""
 
     def change(file: RecordFile) -> RecordFile:
         return label_items(file) if labels is None else labels_of_file(file, labels)
 
     file = changed_file(source, target, change)
-    labelled = [(record.items, record.item_labels) for record in file.records if record.items and record.item_labels]
-    pairs = [zip(items, labels.right, strict=True) for items, labels in labelled]
-    asked = [[label for item, label in some if needs_label(item, cut)] for some in pairs]
+    asked = [record.item_labels.right for record in file.records if record.items and record.item_labels]
     right = [label for some in asked for label in some]
-    up_to = "" if cut is None else f" up to the cut of {cut:g}"
     wrong, undecided = len(right) - right.count(True), right.count(None)
     print_line(
-        f"{len(asked)} of {len(file.records)} answers have labelled items: {wrong} of {len(right)} items{up_to} are "
-        f"wrong ({percent(wrong / len(right) if right else None)})"
+        f"{len(asked)} of {len(file.records)} answers have labelled items: {wrong} of {len(right)} items are wrong "
+        f"({percent(wrong / len(right) if right else None)})"
         + (f", {undecided} of them undecided, which count as wrong." if undecided else ".")
     )
     broken = sum(any(label is not True for label in some) for some in asked)
     share = percent(broken / len(asked) if asked else None)
-    print_line(f"{broken} of {len(asked)} answers have a wrong item{up_to} ({share}).")
+    print_line(f"{broken} of {len(asked)} answers have a wrong item ({share}).")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console, Group
@@ -24,17 +23,16 @@ from guardrail.judges import distinct_answers
 from guardrail.plain_json import canonical_json, sha256_hex, visible
 from guardrail.prompting import question_text
 
-from ...data.labels import LabelSession, append_row, open_label_file, open_session, queue_of
+from ...data.labels import LabelSession, open_session
 from ...data.records import Record, RecordFile, RecordHeader
-from ...data.rows import read_rows
-from ...items.answers import needs_label, stored_spec
+from ...items.answers import stored_spec
 from .next_commands import listed
 from .terminal import console, finish, print_line
 
 if TYPE_CHECKING:
     from guardrail.review import Content
 
-__all__ = ["People", "ask_about_answers", "ask_about_items", "card", "keys", "label_by_hand"]
+__all__ = ["People", "ask_people", "card", "keys", "label_by_hand"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +42,12 @@ class People:
     Attributes:
         labels: The file of their labels.
         store: The review store on whose page they decide; None for this terminal.
-        flags: Flags of the command that uses the labels so far.
-        goal: Further flags of the command that goes on asking.
+        flags: Further flags of the command.
     """
 
     labels: Path
     store: str | None
     flags: str = ""
-    goal: str = ""
 
     def is_done(self, file: RecordFile, done: int, total: int) -> bool:
         """Whether all have a label; if not, print how to go on."""
@@ -64,34 +60,32 @@ class People:
         print_line(f"{done} of {total} are labelled or skipped; all of them are in {self.labels}.")
         command, named = f"calibrate label {file.typed}{self.flags}", f" --labels {listed([self.labels])}"
         usual = self.labels == file.path.with_name(f"{file.path.stem}.labels.jsonl")
-        on = f"{command}{self.goal} --interactive{'' if usual else named}"
+        on = f"{command} --interactive{'' if usual else named}"
         finish([], f"{on} goes on; {command}{named} stops here")
         return False
 
 
-def ask_about_answers(
-    file: RecordFile, queue: Sequence[Record], people: People, enough: Callable[[], bool] | None = None
-) -> bool:
-    """Have people label these records of a file, in order; whether all have a label, or it is enough.
+def ask_people(file: RecordFile, queue: Sequence[Record], people: People, *, by_items: bool = False) -> bool:
+    """Have people label these records of a file, or all their items, in order; whether all have their labels.
 
     Raises:
-        UsageError: The file has scores, and not one answer of it could be measured.
+        UsageError: The file has no items, or has scores and not one answer of it could be measured.
     """
-    _refuse_unmeasured(file)
-    with open_session(people.labels, queue) as session:
+    if by_items:
+        stored_spec(file)
+    else:
+        _refuse_unmeasured(file)
+    with open_session(people.labels, queue, by_items=by_items) as session:
         if session.outdated:
             print_line(
                 f"{session.outdated} of {session.total} answers are new since these labels; {session.done} keep theirs."
             )
         if people.store is None:
-            stopped = label_by_hand(session, console, sys.stdin, enough)
+            label_by_hand(session, console, sys.stdin)
         else:
-            pages = [(record, _page(record, file.header)) for record in session.left]
-            for record, item in _decided(pages, people.store):
-                session.give(record, item.decision.action == "approve")
-            stopped = bool(session.left) and enough is not None and enough()
+            _label_on_page(session, file.header, people.store)
         done, total = session.done, session.total
-    return stopped or people.is_done(file, done, total)
+    return people.is_done(file, done, total)
 
 
 def _refuse_unmeasured(file: RecordFile) -> None:
@@ -106,132 +100,32 @@ def _refuse_unmeasured(file: RecordFile) -> None:
     )
 
 
-def ask_about_items(file: RecordFile, people: People, cut: float | None) -> bool:
-    """Have people label the items of answers up to a cut; whether all answers are labelled.
-
-    Raises:
-        UsageError: The file has no items.
-    """
-    stored_spec(file)
-    queue = [record for record in queue_of(file.records) if record.items is not None]
-    with _open_items(people.labels, queue, cut) as session:
-        if people.store is None:
-            label_by_hand(session, console, sys.stdin)
-        else:
-            pages = [(record, _page_of_items(record, file.header, session.asked(record))) for record in session.left]
-            for record, item in _decided(pages, people.store, "items"):
-                session.save(record, _labels_on_page(item))
-        done, total = session.done, session.total
-    return people.is_done(file, done, total)
-
-
-class ItemSession:
-    """Goes through answers item by item; a row of the file holds every item of an answer, null for one without a label.
-
-    Args:
-        queue: Records to label, in order; all have items.
-        stream: The file, open for reading and writing.
-        labelled: Ids of the records that have a row.
-        cut: Items above this uncertainty are not asked about.
-    """
-
-    def __init__(self, queue: Sequence[Record], stream: IO[bytes], labelled: set[str], cut: float | None) -> None:
-        self._stream, self._labelled, self._cut = stream, labelled, cut
-        self._queue = queue
-        self._given: list[bool | None] = []
-        for record in self.left:
-            if not self.asked(record):
-                self.save(record, {})
-
-    @property
-    def total(self) -> int:
-        """Answers to label."""
-        return len(self._queue)
-
-    @property
-    def done(self) -> int:
-        """Number of these answers that have a row."""
-        return self.total - len(self.left)
-
-    @property
-    def left(self) -> list[Record]:
-        """The answers without a row."""
-        return [record for record in self._queue if record.id not in self._labelled]
-
-    @property
-    def item(self) -> Item:
-        """The item of the first answer left that is asked about next."""
-        return self.asked(self.left[0])[len(self._given)]
-
-    def asked(self, record: Record) -> list[Item]:
-        """The items of an answer that need a label."""
-        return [item for item in record.items or () if needs_label(item, self._cut)]
-
-    def give(self, record: Record, correct: bool | None) -> None:
-        """Label the next item of the first answer left; the answer is saved with its last item."""
-        self._given.append(correct)
-        asked = self.asked(record)
-        if len(self._given) == len(asked):
-            self.save(record, {item.path: label for item, label in zip(asked, self._given, strict=True)})
-
-    def undo(self) -> bool:
-        """Take the last label of an answer back that is not saved yet; False if there is none."""
-        if self._given:
-            self._given.pop()
-            return True
-        return False
-
-    def save(self, record: Record, right: Mapping[str, bool | None]) -> None:
-        """Save the labels of an answer by path; they are on disk when this returns."""
-        items = {item.path: right.get(item.path) for item in record.items or ()}
-        append_row(self._stream, {"id": record.id, "items": items, "judged": record.answer or ""})
-        self._labelled.add(record.id)
-        self._given = []
-
-
-@contextmanager
-def _open_items(path: Path, queue: Sequence[Record], cut: float | None) -> Iterator[ItemSession]:
-    """Open a file of item labels as `open_session` does one of labels of answers.
-
-    Raises:
-        UsageError: It holds labels of whole answers.
-    """
-    with open_label_file(path) as stream:
-        rows = [row.values for row in read_rows(path)] if path.stat().st_size else []
-        if any("items" not in row for row in rows):
-            raise UsageError(
-                f"{path} holds labels of whole answers. Name another file for those of items: --labels FILE."
-            )
-        answers = {record.id: record.answer or "" for record in queue}
-        labelled = {str(row.get("id")) for row in rows if row.get("judged") in (None, answers.get(str(row.get("id"))))}
-        yield ItemSession(queue, stream, labelled, cut)
-
-
 # -- On the review page ------------------------------------------------------------------------------------------------
 
 
-def _decided(pages: Sequence[tuple[Record, Content]], url: str, *kind: str) -> list[tuple[Record, Any]]:
-    """Send records to a review store, once each; those that are decided, with their items.
-
-    Args:
-        pages: Records, and what the page shows of them.
-        url: The store.
-        *kind: What is asked, where the same record may be asked about twice.
-    """
+def _label_on_page(session: LabelSession, header: RecordHeader, url: str) -> None:
+    """Send what is left to a review store, once each, and take the labels of what is decided."""
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore
 
+    kind = ["items"] if session.by_items else []  # the same record may be asked about twice
     with ReviewStore(url) as store:
-        keys = [
-            f"label:{sha256_hex(canonical_json([*kind, record.id, record.question, record.answer or '']))}"
-            for record, _ in pages
-        ]
-        items = [store.find(key) or store.enqueue(page, key=key) for key, (_, page) in zip(keys, pages, strict=True)]
-    return [(record, item) for (record, _), item in zip(pages, items, strict=True) if item.decision is not None]
+        for record in session.left:
+            key = f"label:{sha256_hex(canonical_json([*kind, record.id, record.question, record.answer or '']))}"
+            item = store.find(key) or store.enqueue(_page(record, header, by_items=session.by_items), key=key)
+            if item.decision is None:
+                continue
+            if session.by_items:
+                session.give_items(record, _labels_on_page(item))
+            else:
+                session.give(record, item.decision.action == "approve")
 
 
-def _page(record: Record, header: RecordHeader) -> Content:
-    """A record for the review page, without a score, which would sway a label; it shows alternatives once decided."""
+def _page(record: Record, header: RecordHeader, *, by_items: bool = False) -> Content:
+    """A record for the review page, without scores, which would sway a label; it shows alternatives once decided.
+
+    Items are held back, so that each of them is decided.
+    """
     from guardrail.review import Candidate, Content
 
     assert record.drawn is not None, "only records with an answer are queued"
@@ -242,7 +136,12 @@ def _page(record: Record, header: RecordHeader) -> Content:
         messages=tuple({"role": message.type, "content": str(message.text)} for message in messages),
         kind="audit",
         candidate=Candidate.of(record.drawn.primary),
-        alternatives=tuple(shares(record)),
+        alternatives=() if by_items else tuple(shares(record)),
+        items=tuple(
+            ItemVerdict(**{**item.model_dump(), "uncertainty": None}, kept=False) for item in record.items or ()
+        )
+        if by_items
+        else (),
         allowed=("approve", "edit", "reject"),
         metadata={"record": record.id, "references": list(record.references)},
     )
@@ -254,14 +153,8 @@ def shares(record: Record) -> list[tuple[str, float]]:
     return [(text, count / len(texts)) for text, count in distinct_answers(texts)]
 
 
-def _page_of_items(record: Record, header: RecordHeader, asked: Sequence[Item]) -> Content:
-    """The items that need a label; held back, so that each is decided, and without uncertainties."""
-    items = tuple(ItemVerdict(**{**item.model_dump(), "uncertainty": None}, kept=False) for item in asked)
-    return _page(record, header).model_copy(update={"items": items, "alternatives": ()})
-
-
 def _labels_on_page(item: Any) -> dict[str, bool | None]:
-    """Labels by path. Only what the page showed was decided: it may be older than this cut or these uncertainties."""
+    """Labels by path. Only what the page showed was decided: it may be older than the items on file."""
     decided = {each.path: each.action == "approve" for each in item.decision.items}
     # Of an answer that was decided as a whole, only an approval says something about each item.
     whole = True if item.decision.action == "approve" else None
@@ -275,22 +168,16 @@ LABELS = {"y": ("right", True), "n": ("wrong", False), "s": ("skip", None)}
 KEYS = {key: name for key, (name, _) in LABELS.items()} | {"u": "undo", "q": "quit"}
 
 
-def label_by_hand(
-    session: LabelSession | ItemSession, console: Console, stream: TextIO, enough: Callable[[], bool] | None = None
-) -> bool:
-    """Show cards and read keys until all are labelled, the person quits, the input ends, or it is enough.
-
-    ``enough`` is asked after each right answer, because no other label moves a certificate; returns whether it was.
-    """
+def label_by_hand(session: LabelSession, console: Console, stream: TextIO) -> None:
+    """Show cards and read keys until all are labelled, the person quits, or the input ends."""
     pressed = keys(stream)
     while left := session.left:
         if console.is_terminal:
             console.clear()
-        item = session.item if isinstance(session, ItemSession) else None
-        console.print(card(left[0], done=session.done, total=session.total, item=item))
+        console.print(card(left[0], done=session.done, total=session.total, item=session.item))
         key = next(pressed, "q").lower()
         if key == "q":
-            return False
+            return
         if key == "u":
             said = "taken back" if session.undo() else "there is nothing to take back"
         elif key in LABELS:
@@ -299,9 +186,6 @@ def label_by_hand(
         else:
             said = "no such key"
         console.print(f"[dim]{escape(key)}: {said}[/dim]")
-        if key == "y" and enough is not None and enough():
-            return True
-    return False
 
 
 def _text(text: str, style: str = "") -> Text:
