@@ -76,6 +76,9 @@ class Verdict(Frozen):
     """Further facts, for `detail`."""
     stage: int | None = Field(default=None, exclude_if=_is_empty)
     """Of a cascade: the number of the stage that was asked last, from 1. It gave the answer if the verdict accepts."""
+    stages: tuple[Verdict, ...] = Field(default=(), exclude_if=_is_empty)
+    """Of a cascade: the verdicts of the stages that were asked, in order; the verdict itself has the cost and the
+    promise of the whole system."""
 
     @model_validator(mode="before")
     @classmethod
@@ -130,8 +133,11 @@ class Verdict(Frozen):
         """Whether this is an abstention that another draw could only turn into an error, so that nothing retries it.
 
         The question was measured and is too uncertain, or it could not be measured for a cause that depends on the
-        question (`Unmeasured.depends_on_question`). Not what the transport or an alarm held back.
+        question (`Unmeasured.depends_on_question`). Not what the transport or an alarm held back. Of a cascade: whether
+        any stage's verdict is one.
         """
+        if self.stages:
+            return any(stage.is_result for stage in self.stages)
         if self.reason is Reason.UNMEASURED:
             return self.uncertainty.reason is not None and self.uncertainty.reason.depends_on_question
         held = (Reason.ABOVE_THRESHOLD, Reason.INFEASIBLE, Reason.PARTLY_HELD_BACK)
@@ -160,6 +166,8 @@ class Verdict(Frozen):
         content = {**self.without_answers(), "candidate": self.given.judged_part.model_dump(mode="json")}
         if self.items:
             content["items"] = [item.shown(text=item.kept) for item in self.items]
+        if self.stages:
+            content["stages"] = [stage.to_metadata() for stage in self.stages]
         return content
 
     def trace_fields(self) -> dict[str, Any]:
@@ -191,10 +199,12 @@ class Verdict(Frozen):
         if self.items:
             content["items"] = [item.shown(text=False) for item in self.items]
             content["held_back"] = [item.shown_path for item in self.held_back]
+        if self.stages:  # what a stage accepted may be held after all, by an observer or a switch
+            content["stages"] = [stage.without_answers() for stage in self.stages]
         return content
 
 
-_ANSWERS = {"candidate", "meanings", "samples", "items"}
+_ANSWERS = {"candidate", "meanings", "samples", "items", "stages"}
 """Fields of a verdict that quote the model. A new field that does so belongs here."""
 _SENTENCES = ("detail", "guarantee")
 """Properties that `Verdict.shown` writes beside the data."""

@@ -19,7 +19,7 @@ from pydantic import Field
 from ..artifact import CalibrationArtifact
 from ..decision import Gate, by_first_call
 from ..errors import ArtifactMismatchError
-from ..explain import next_step
+from ..explain import without_quotes
 from ..items.gate import undivided
 from ..judges import with_majority
 from ..plain_json import sha256_hex
@@ -82,21 +82,19 @@ class Assessment:
 
 
 class Remembered(Frozen):
-    """A verdict that a repeated prompt gets again, in its form before the observers saw it."""
+    """The verdicts that a repeated prompt gets again, in their form before the observers saw them."""
 
-    primary: Sample | None
-    """The candidate."""
-    not_offered: Sample | None = Field(default=None, exclude_if=lambda sample: sample is None)
-    """As `SampleSet.not_offered`."""
-    verdict: Verdict
-    """The verdict that counts."""
     by_name: dict[str, Verdict]
     """The verdict of each gate."""
+    not_offered: Sample | None = Field(default=None, exclude_if=lambda sample: sample is None)
+    """As `SampleSet.not_offered`."""
 
     def again(self, question: str) -> Assessment:
         """The assessment for a prompt that was asked again; its cost is 0, because nothing is drawn for it now."""
-        drawn = SampleSet(question=question, primary=self.primary, not_offered=self.not_offered)
-        return Assessment(drawn, _again(self.verdict), {name: _again(each) for name, each in self.by_name.items()})
+        by_name = {name: _again(verdict) for name, verdict in self.by_name.items()}
+        verdict = strictest(by_name.values())
+        drawn = SampleSet(question=question, primary=verdict.candidate, not_offered=self.not_offered)
+        return Assessment(drawn, verdict, by_name)
 
 
 def _again(verdict: Verdict) -> Verdict:
@@ -337,31 +335,24 @@ def check_left_out(texts: Mapping[str, str], names: Sequence[str]) -> None:
 def log_abstention(assessment: Assessment) -> Assessment:
     """Log why an answer is held back, wholly or in part, and the next step; return the assessment.
 
-    The line quotes neither the question nor the model: reason, numbers and artifact only. A measurement that failed for
-    a cause outside the question is a warning, because it holds back every question until somebody acts.
+    The line quotes neither the question nor the model. A measurement that failed for a cause outside the question is a
+    warning, because it holds back every question until somebody acts.
     """
     verdict = assessment.verdict
     assert verdict is not None, "some gate judges the answer"
     if verdict.passes and verdict.reason is not Reason.PARTLY_HELD_BACK:
         return assessment
-    score = verdict.uncertainty
-    if score.value is not None and verdict.threshold is not None:
-        measured = f"{score.estimator} {score.value:.4g}, threshold {verdict.threshold:.4g}"
-    elif verdict.reason is Reason.INFEASIBLE:
-        measured = "the artifact has no threshold"
-    else:
-        measured = f"{score.estimator} not measured: {score.reason}"
     # A wrong configuration is logged once, see `EndpointTrust`; so is another model, by the client that reads replies.
-    failed = score.reason not in (Unmeasured.MISCONFIGURED, Unmeasured.MODEL_CHANGED) and not verdict.is_result
-    failed = failed and verdict.reason in (Reason.UNMEASURED, Reason.SUSPENDED)
+    logged = verdict.uncertainty.reason in (Unmeasured.MISCONFIGURED, Unmeasured.MODEL_CHANGED) or verdict.is_result
+    failed = not logged and verdict.reason in (Reason.UNMEASURED, Reason.SUSPENDED)
     log.log(
         logging.WARNING if failed else logging.INFO,
-        "guardrail: held back%s (%s: %s; artifact %.14s). %s",
+        "guardrail: held back%s (%s; score %s; artifact %.14s). %s",
         " in part" if verdict.accepted else "",
         verdict.reason.value,
-        measured,
+        verdict.uncertainty.estimator,
         verdict.artifact,
-        next_step(verdict),
+        without_quotes(verdict),
     )
     return assessment
 
@@ -394,12 +385,8 @@ def _is_same(held: Assessment, served: Sample) -> bool:
 
 def _noted(assessment: Assessment, memory: Draw, name: str) -> Steps[Assessment]:
     """The assessment, remembered; or that of an attempt that was judged side by side with this one, and before it."""
-    drawn, verdict = assessment.drawn, assessment.verdict
-    assert verdict is not None, "a verdict is remembered"
-    value = Remembered(
-        primary=drawn.primary, not_offered=drawn.not_offered, verdict=verdict, by_name=dict(assessment.by_name)
-    )
-    written = value.model_dump_json()
+    drawn = assessment.drawn
+    written = Remembered(by_name=dict(assessment.by_name), not_offered=drawn.not_offered).model_dump_json()
     first = yield from memory.add(name, written)
     return assessment if first == written else Remembered.from_stored(first).again(drawn.question)
 

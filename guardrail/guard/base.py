@@ -133,7 +133,7 @@ class GuardedChatModel(SteppedChatModel):
     # -- assessing ---------------------------------------------------------------------------------------------------
 
     def assess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
-        """The verdict on one prompt, without acting on it; of a cascade a `CascadeVerdict`.
+        """The verdict on one prompt, without acting on it; of a cascade with those of its stages.
 
         Args:
             question: A string, messages or a prompt value, as for ``invoke``.

@@ -16,37 +16,14 @@ from ..artifact import GOES_ON, CascadeArtifact
 from ..errors import ArtifactMismatchError, UsageError
 from ..sampling.effects import Steps
 from ..sampling.models import resolve_model
-from ..types import Note, NoteKind, Reason
+from ..types import Cost, Note, NoteKind, Reason
 from ..verdict import Verdict
 from .abstention import ABSTENTION, Wording
 from .base import GuardedChatModel, refuse_same_guard
 from .chat_model import Guardrail
 from .observers import Observers
 
-__all__ = ["Cascade", "CascadeVerdict"]
-
-
-class CascadeVerdict(Verdict):
-    """The verdict of the last stage that was asked, with the cost and the promise of the whole cascade."""
-
-    stage: int
-    """Number of the stage that was asked last, from 1. It gave the answer if the verdict accepts."""
-    stages: tuple[Verdict, ...]
-    """Verdicts of the stages that were asked, in order."""
-
-    @property
-    def is_result(self) -> bool:
-        """Whether any stage's verdict is one."""
-        return any(stage.is_result for stage in self.stages)
-
-    def to_metadata(self) -> dict[str, Any]:
-        """Plain JSON without the answers that were held back, as in `Verdict.to_metadata`.
-
-        What a stage accepted may be held after all, by an observer or a switch.
-        """
-        whole = {name: getattr(self, name) for name in Verdict.model_fields}
-        shown = [each.to_metadata() if self.accepted else each.without_answers() for each in self.stages]
-        return {**Verdict(**whole).to_metadata(), "stages": shown}
+__all__ = ["Cascade"]
 
 
 class Cascade(GuardedChatModel):
@@ -80,9 +57,9 @@ class Cascade(GuardedChatModel):
     """The path if no stage is certain, as in `Guardrail`: "message", "raise", a Runnable (or a model's name), or a
     human hook."""
     abstain_message: Wording = ABSTENTION
-    """Text for the user under "message", or a function of the `CascadeVerdict`; as in `Guardrail`."""
+    """Text for the user under "message", or a function of the verdict; as in `Guardrail`."""
     on_verdict: Any = Field(default=None, repr=False)
-    """Called with every `CascadeVerdict` and its messages; as in `Guardrail`. A stage's own verdicts go to the
+    """Called with every verdict of the system and its messages; as in `Guardrail`. A stage's own verdicts go to the
     ``on_verdict`` of its guard (``stage_settings``)."""
     stage_settings: list[dict[str, Any]] = Field(default_factory=list, repr=False)
     """Further settings of the stages' guards (using, probe, ...), one dict a stage."""
@@ -150,7 +127,7 @@ class Cascade(GuardedChatModel):
 
     def _verdict(
         self, messages: Sequence[BaseMessage], callbacks: Callbacks, arguments: Mapping[str, Any] | None = None
-    ) -> Steps[CascadeVerdict]:
+    ) -> Steps[Verdict]:
         verdicts: list[tuple[int, Verdict]] = []
         with self._observers.around("guard"):
             for number, guard in self._asked:
@@ -158,15 +135,12 @@ class Cascade(GuardedChatModel):
                 verdicts.append((number, verdict))
                 if not _goes_on(verdict):
                     break
-            final = yield from self._observers.apply_steps(self._of_system(verdicts), messages)
-        assert isinstance(final, CascadeVerdict), "observers change fields, not the kind"
-        return final
+            return (yield from self._observers.apply_steps(self._of_system(verdicts), messages))
 
-    def _of_system(self, verdicts: Sequence[tuple[int, Verdict]]) -> CascadeVerdict:
+    def _of_system(self, verdicts: Sequence[tuple[int, Verdict]]) -> Verdict:
+        """The verdict of the last stage that was asked, with the cost and the promise of the whole cascade."""
         number, last = verdicts[-1]
-        cost = verdicts[0][1].cost
-        for _, verdict in verdicts[1:]:
-            cost = cost + verdict.cost
+        stages = tuple(verdict for _, verdict in verdicts)
         notes = last.notes
         after = next((other for other, _ in self._asked if other > number), None)
         if not last.passes and after is not None:
@@ -174,12 +148,12 @@ class Cascade(GuardedChatModel):
         system = {
             "outcome": self.artifact.outcome,
             "artifact": self.artifact.digest,
-            "cost": cost,
+            "cost": sum((verdict.cost for verdict in stages), start=Cost()),
             "notes": notes,
             "stage": number,
+            "stages": stages,
         }
-        whole = {name: getattr(last, name) for name in Verdict.model_fields} | system
-        return CascadeVerdict(**whole, stages=tuple(verdict for _, verdict in verdicts))
+        return last.model_copy(update=system)
 
     def _memory(self) -> dict[str, Any]:
         own = self.stage_settings or [{} for _ in self._guards]

@@ -28,21 +28,22 @@ def logged(
 def test_too_uncertain(caplog: pytest.LogCaptureFixture) -> None:
     ((level, line),) = logged(caplog, [SECRET, "b", "c"])
     assert level == "INFO"
-    assert "held back (above_threshold: primary_disagreement 1, threshold 0.2; artifact sha256:" in line
+    assert "held back (above_threshold; score primary_disagreement; artifact sha256:" in line
+    assert "The uncertainty 1 is above the calibrated threshold 0.2. Hand" in line
     assert line.endswith("Hand the question to a person or a stronger model, or ask it more precisely.")
 
 
 def test_a_failing_model_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     ((level, line),) = logged(caplog, [SECRET, RuntimeError(SECRET)])
     assert level == "WARNING"
-    assert "held back (unmeasured: primary_disagreement not measured: model_failed;" in line
+    assert "The uncertainty could not be measured (model_failed)." in line
     assert "Fix the cause and retry" in line
 
 
 def test_an_artifact_without_a_threshold_names_no_fault_of_the_endpoint(caplog: pytest.LogCaptureFixture) -> None:
     ((level, line),) = logged(caplog, [SECRET], threshold=None)
     assert level == "INFO"
-    assert "held back (infeasible: the artifact has no threshold;" in line
+    assert "The calibration found no threshold" in line
     chat = ScriptedChat()
     guard = Guardrail(model=chat, artifact=make_artifact(chat, threshold=None, estimator="primary_disagreement"))
     text = guard.assess("q").explain()

@@ -199,7 +199,7 @@ def test_a_stage_of_a_cascade_that_abstained_is_not_drawn_again_after_an_outage_
     with pytest.raises(AbstainedError) as caught:
         tried(both_stages).invoke(LOST)
     assert not isinstance(caught.value, UnmeasuredError)  # or a retry around a chain would draw the first stage again
-    stages = [stage.reason for stage in caught.value.verdict.stages]  # type: ignore[attr-defined]
+    stages = [stage.reason for stage in caught.value.verdict.stages]
     assert stages == [Reason.ABOVE_THRESHOLD, Reason.UNMEASURED]
     assert small.rounds(LOST) == 1
 

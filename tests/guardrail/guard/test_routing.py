@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from guardrail import AbstainedError, ArtifactMismatchError, UnmeasuredError, UsageError
 from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.guard.abstention import ABSTENTION
-from guardrail.guard.cascade import Cascade, CascadeVerdict
+from guardrail.guard.cascade import Cascade
 from guardrail.guard.observers import SafetySwitch
 from guardrail.outcome import InfeasibleReason
 from guardrail.testing import ScriptedChat, make_artifact
@@ -71,9 +71,8 @@ def system(*thresholds: float | None, first: ScriptedChat = SMALL, **settings: A
     return Cascade([first, LARGE], artifact=artifact(*(thresholds or (0.5, 0.5))), **settings)
 
 
-def both_ways(asked: Cascade, question: str) -> list[CascadeVerdict]:
-    verdicts: list[Any] = [asked.assess(question), asyncio.run(asked.aassess(question))]
-    return verdicts
+def both_ways(asked: Cascade, question: str) -> list[Verdict]:
+    return [asked.assess(question), asyncio.run(asked.aassess(question))]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,6 @@ def test_nobody_is_certain() -> None:
     assert ABSTENTION in str(message.content)
     assert not any(text in str(message.model_dump()) for text in ("secret", "veiled", "three", "five"))
     verdict = system().assess(LOST)
-    assert isinstance(verdict, CascadeVerdict)
     assert verdict.candidate is not None
     assert verdict.candidate.text == "veiled"  # a person sees the last stage's answer
     with pytest.raises(AbstainedError):
