@@ -17,8 +17,6 @@ from .uncertainty import Clusters, Estimator, Evidence, cluster, measure
 from .uncertainty.combine import first_stage
 from .verdict import Meaning, Verdict
 
-__all__ = ["Gate", "ThresholdGate", "by_first_call", "in_two_stages", "unmeasurable", "verdict_by"]
-
 
 @runtime_checkable
 class Gate(Protocol):

@@ -23,9 +23,6 @@ from .types import Basis, Cost, NoteKind, Reason, Unmeasured
 if TYPE_CHECKING:
     from .verdict import Meaning, Verdict  # which call these functions
 
-__all__ = ["WAY_OUT", "as_html", "as_text", "detail", "next_step", "reviewers_reason", "score_bar"]
-__all__ += ["without_quotes"]
-
 LISTED = 12
 """Most places of items that a sentence lists."""
 WIDTH = 32

@@ -17,8 +17,6 @@ from collections.abc import Iterable
 from .errors import GuardrailError, UnreadableReplyError
 from .plain_json import visible
 
-__all__ = ["READING", "describe_error", "reply_facts", "server_words", "show_details"]
-
 LONGEST = 300
 """Characters of an exception that are shown."""
 QUOTED = 200

@@ -17,26 +17,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-__all__ = [
-    "BLANK",
-    "DEEPEST",
-    "INVISIBLE",
-    "INVISIBLE_CLASS",
-    "PACKED",
-    "PACKED_FROM",
-    "canonical_json",
-    "has_visible",
-    "json_fault",
-    "pack",
-    "quoted",
-    "sha256_hex",
-    "spelled",
-    "text_fault",
-    "too_deep",
-    "unpack",
-    "visible",
-]
-
 DEEPEST = 100
 """Levels to which arguments may be nested. pydantic's writer stops at 255, the interpreter's recursion at about 500."""
 PACKED = range(-(2**63), 2**64)

@@ -16,8 +16,6 @@ from .types import Frozen, Unit
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel  # slow to import, and commands on records do not need it
 
-__all__ = ["IMPORTED", "Clustering", "CorrectnessSpec", "EstimatorSpec", "JudgeSpec", "ModelIdentity", "identify"]
-
 IMPORTED = "imported"
 """Provider of answers that were imported without naming the model that gave them."""
 

@@ -26,21 +26,6 @@ from ..types import Bindings
 from ..verdict import AbstainedError, UnmeasuredError, Verdict
 from .messages import HANDOFF
 
-__all__ = [
-    "ABSTAINED",
-    "ABSTENTION",
-    "Abstention",
-    "Form",
-    "FullHandler",
-    "Handler",
-    "ItemsHandler",
-    "OnAbstain",
-    "Wording",
-    "complete",
-    "take_path",
-    "worded",
-]
-
 ABSTENTION = "I am not sure enough to answer this, so I would rather not guess."
 """Default text of an abstention."""
 ABSTAINED = "guardrail_abstained"

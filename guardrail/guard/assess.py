@@ -36,8 +36,6 @@ from ..verdict import Verdict
 from .endpoint_trust import EndpointProblem, EndpointTrust
 from .observers import Observers
 
-__all__ = ["Assessment", "Assessor", "Draws", "Remembered", "strictest"]
-
 log = logging.getLogger("guardrail")
 
 LEFT_OUT = 64

@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 
     from ..verdict import Verdict
 
-__all__ = [
-    "GuardedChatModel",
-    "SteppedChatModel",
-    "Using",
-    "known_path",
-    "refuse_same_guard",
-]
-
 _ABSENT = object()
 _FIXED = frozenset({"cache", "disable_streaming"})  # fields of any chat model that a guard fixes
 _STREAMING = "streaming"  # LangChain gives it to any chat model; a guard's stream is always one chunk

@@ -23,8 +23,6 @@ from .base import GuardedChatModel, refuse_same_guard
 from .chat_model import Guardrail
 from .observers import Observers
 
-__all__ = ["Cascade"]
-
 
 class Cascade(GuardedChatModel):
     """A drop-in chat model that asks the cheapest model first and a better one only where that one is not sure.

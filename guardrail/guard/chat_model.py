@@ -38,8 +38,6 @@ from .endpoint_trust import EndpointTrust
 from .observers import Observers
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 
-__all__ = ["Guardrail"]
-
 
 class Guardrail(GuardedChatModel):
     """A drop-in chat model that returns an answer only when its calibrated uncertainty is low enough.

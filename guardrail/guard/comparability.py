@@ -13,8 +13,6 @@ from ..sampling.call_settings import SettingRole, setting_names
 from ..sampling.replies import end_of, is_whole
 from ..types import Bindings, SamplingPlan
 
-__all__ = ["unlike_calls", "unlike_plan", "unlike_served"]
-
 _NEUTRAL = {
     "frequency_penalty": 0,
     "presence_penalty": 0,

@@ -18,8 +18,6 @@ from ..sampling.prober import probe_steps
 from ..types import Cost, Fingerprint, SampleSet, SamplingPlan, Unmeasured
 from ..verdict import Verdict
 
-__all__ = ["EndpointProblem", "EndpointTrust"]
-
 SLOW_PROBE = 5.0
 """Seconds beyond which a probe stands in the log: the questions of its time waited for it."""
 

@@ -11,8 +11,6 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from ..types import Cost, Sample
 from ..verdict import Verdict
 
-__all__ = ["HANDOFF", "accepted_answer", "as_chunk", "candidate_message", "chat_result", "total_usage", "with_verdict"]
-
 HANDOFF = "guardrail_handoff"
 """Key in the ``response_metadata`` of a message from an abstention path, until the verdict stands beside it."""
 

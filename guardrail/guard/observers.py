@@ -25,8 +25,6 @@ from ..sampling.effects import AsyncFunctionError, Steps, user_call
 from ..types import Note, NoteKind
 from ..verdict import Reason, Verdict
 
-__all__ = ["Observer", "Observers", "SafetySwitch", "chosen"]
-
 Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
 """Takes copies of a verdict and its messages; the result is ignored, unless it must be awaited."""
 

@@ -17,8 +17,6 @@ from ..prompting import PromptWrapping
 from ..specs import ModelIdentity
 from ..types import SampleSet, SamplingPlan
 
-__all__ = ["RecordLines"]
-
 
 class RecordLines:
     """Appends to a record file, in the form that `calibrate.data.records` reads; shared by threads.

@@ -17,8 +17,6 @@ from langchain_core.runnables.retry import RunnableRetry
 from ..sampling.limits import bounded, limit_of
 from ..verdict import UnmeasuredError
 
-__all__ = ["Retry"]
-
 
 class Retry(RunnableRetry[LanguageModelInput, AIMessage]):  # type: ignore[no-redef]
     """A guard that is asked again if the error allows it, each question of a batch by itself.

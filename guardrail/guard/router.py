@@ -28,8 +28,6 @@ from .base import GuardedChatModel
 from .chat_model import Guardrail
 from .structured import asked, runnable
 
-__all__ = ["CONFIG_KEY", "Router", "check_key", "on_route", "route_by"]
-
 CONFIG_KEY = "guardrail_route"
 """Name of the route in a call's ``config["configurable"]``, for a router without a key function."""
 

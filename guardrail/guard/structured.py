@@ -26,19 +26,6 @@ from ..verdict import AbstainedError
 from .abstention import Form
 from .messages import with_verdict
 
-__all__ = [
-    "FORM",
-    "METHODS",
-    "TRANSPORT",
-    "Method",
-    "form_of",
-    "method_of",
-    "parser_of",
-    "structured",
-    "tracing_of",
-    "wanted_bindings",
-]
-
 FORM = "guardrail_form"
 """Call argument of `Guardrail.with_structured_output` for the form of answer that the caller can read."""
 

@@ -20,9 +20,6 @@ from .measure import items_estimator, items_measure, measure_of, measured_items
 from .paths import named_path, schema_of
 from .spec import ItemsSpec, kept
 
-__all__ = ["ItemsGate", "gate_of", "judges_among", "released_call", "undivided"]
-
-
 # -- The gate ----------------------------------------------------------------------------------------------------------
 
 

@@ -8,8 +8,6 @@ from pydantic import Field
 
 from ..types import Frozen
 
-__all__ = ["Item", "ItemVerdict"]
-
 
 class Item(Frozen):
     """An item of an answer with its uncertainty."""

@@ -21,9 +21,6 @@ from ..types import Bindings, Sample
 from .paths import Fields, escaped, leaf_fields, schema_of, unescaped
 from .spec import MOST_ITEMS, ItemsSpec
 
-__all__ = ["ABSENT", "Document", "Leaf", "OtherDocument", "document_of", "field_judges", "json_spec", "json_text"]
-__all__ += ["kept_value", "leaves", "placed", "reference_document"]
-
 Document: TypeAlias = Any
 MOST_COMPARED = 100
 """Different entries of a list that a judge compares with each other; entries of a longer list are not measured. A judge

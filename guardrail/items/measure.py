@@ -15,8 +15,6 @@ from .item import Item
 from .json_fields import ABSENT, Leaf, OtherDocument, document_of, field_judges, json_text, leaves
 from .spec import ITEMS, VERSION, ItemsSpec
 
-__all__ = ["ItemsMeasure", "call_of", "items_estimator", "items_measure", "measure_of", "measured_items", "smallest"]
-
 
 @dataclass(frozen=True)
 class ItemsMeasure:

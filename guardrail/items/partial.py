@@ -17,8 +17,6 @@ from pydantic import ValidationError
 from ..verdict import Reason
 from .item import ItemVerdict
 
-__all__ = ["Partial", "is_partial", "partial_or"]
-
 T = TypeVar("T")
 
 

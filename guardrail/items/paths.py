@@ -9,8 +9,6 @@ from typing import Any
 from ..types import Bindings
 from .spec import ItemsSpec
 
-__all__ = ["UNNAMED", "Fields", "escaped", "leaf_fields", "named_path", "schema_of", "unescaped"]
-
 UNNAMED = "*"
 """Stands for a key that is the model's word, in a path that is shown without it."""
 

@@ -12,8 +12,6 @@ from ..types import Sample, ToolCall
 from .item import ItemVerdict
 from .json_fields import ABSENT, Document, json_text, kept_value, placed
 
-__all__ = ["release"]
-
 _NO_TOKENS: dict[str, Any] = {"tokens": None, "logprobs": None, "token_bytes": None}
 """The tokens of the original answer spell what is held back."""
 

@@ -15,9 +15,6 @@ from ..plain_json import PACKED_FROM, pack, unpack
 from ..specs import EstimatorSpec, JudgeSpec
 from ..types import Frozen
 
-__all__ = ["ITEMS", "MOST_ITEMS", "ItemFigures", "ItemRule", "ItemScores", "ItemsSpec"]
-__all__ += ["bounds_answers", "kept", "mean_uncertainty", "measured"]
-
 ITEMS = "items"
 """Name of the estimator: the uncertainty of an answer's most certain item."""
 VERSION = 1

@@ -12,8 +12,6 @@ from langchain_core.messages import BaseMessage
 from ..plain_json import BLANK, INVISIBLE
 from .conversation import is_text, role_of
 
-__all__ = ["has_blank", "letters_of", "normal_form", "prompt_content"]
-
 _NOT_CONTENT = frozenset({"id", "index", "cache_control", "cachePoint"})
 """Keys of a content block that say nothing: LangChain's constructors make a new id each time."""
 _MEDIA = frozenset({"image", "image_url", "audio", "input_audio", "video", "file", "document"})

@@ -18,11 +18,6 @@ from langchain_core.messages import (
 
 from ..types import Bindings, ToolCall, canonical_calls
 
-__all__ = [
-    *("ONE_QUESTION", "conversation_text", "copies_of", "is_text", "not_text", "plain_turns", "question_text"),
-    *("role_of", "turns_of"),
-]
-
 ONE_QUESTION = "human"
 """Turns of a prompt that is one question; see `turns_of`."""
 _ROLES = {"user": "human", "assistant": "ai", "model": "ai", "developer": "system", "function": "tool"}

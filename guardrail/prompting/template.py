@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from ..errors import ArtifactMismatchError
 
-__all__ = ["Template"]
-
 
 @dataclass(frozen=True, slots=True)
 class Template:

@@ -16,8 +16,6 @@ from .template import Template
 if TYPE_CHECKING:
     from langchain_core.prompts import ChatPromptTemplate
 
-__all__ = ["PromptWrapping"]
-
 WAY_OUT = "Use `guard.prompt | guard`, or calibrate again with the prompt you want."
 
 

@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 from .limits import new_lock
 
-__all__ = ["BackgroundLoop"]
-
 # A thread that reads from a socket cannot be stopped: time-outs of sync HTTP clients hold for one read, so a server
 # that sends a byte now and then can keep such a call for ever. A task can be stopped wherever it waits, and its
 # connection is closed with it. All calls to a model behind a network are therefore asynchronous, and sync callers wait

@@ -15,8 +15,6 @@ from ..types import SampleSet, SamplingPlan
 from .native import request_seed
 from .replies import only_ended, only_offered, only_readable
 
-__all__ = ["BatchReply", "BatchState", "batch_requests", "batch_sample_sets", "takes_batches"]
-
 TRANSIENT = frozenset({408, 409, 429})
 
 

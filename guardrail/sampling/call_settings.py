@@ -16,9 +16,6 @@ from langchain_core.language_models import BaseChatModel
 from ..errors import UsageError
 from ..types import SamplingPlan
 
-__all__ = ["LONGEST_ANSWER", "STOP_STRINGS", "SettingRole", "carried", "check_settings", "register_settings"]
-__all__ += ["setting_names"]
-
 
 class SettingRole(Enum):
     """The effect of a setting on an answer."""

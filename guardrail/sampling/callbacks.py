@@ -31,8 +31,6 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers import BaseTracer
 
-__all__ = ["child_callbacks", "drop_streaming_handlers", "note_verdict", "streaming_disabled", "without_tokens"]
-
 NO_STREAM = "nostream"
 """Tag of runs that a graph keeps out of its message stream."""
 GRAPH_STREAM = "__pregel_stream"

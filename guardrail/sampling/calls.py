@@ -28,20 +28,6 @@ from .effects import Effect, Steps, arun, run
 from .limits import DEFAULT_CONCURRENCY, adopt_limits, current_limits, limits_for_threads, take_slot
 from .replies import cause_of, read_reply
 
-__all__ = [
-    "SAMPLE_INDEX",
-    "Call",
-    "Reply",
-    "as_sample",
-    "at_once",
-    "cost_of",
-    "failed",
-    "in_sample",
-    "make_calls",
-    "quiet_copy",
-]
-__all__ += ["with_settings"]
-
 SAMPLE_INDEX = "guardrail_sample"
 """Run metadata key that numbers a call: -1 for the primary answer, 0 ... n - 1 for the samples."""
 

@@ -22,8 +22,6 @@ from ..types import Cost, SampleSet
 from .effects import Steps, computation
 from .limits import new_lock
 
-__all__ = ["NOTHING", "REMEMBERED", "Draw", "Draws"]
-
 REMEMBERED = 300.0
 """Seconds for which a draw and its verdict are remembered."""
 MOST_BYTES = 64 * 2**20

@@ -15,8 +15,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from ..errors import UsageError
 
-__all__ = ["AsyncFunctionError", "Effect", "Steps", "arun", "computation", "run", "user_call"]
-
 Result = TypeVar("Result")
 
 

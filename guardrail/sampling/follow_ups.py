@@ -27,9 +27,6 @@ from .draws import NOTHING, Draw
 from .effects import Steps
 from .limits import DEFAULT_CONCURRENCY
 
-__all__ = ["NO_SCORERS", "SCORE", "AnswerScorer", "FollowUp", "Scoring", "ask_follow_ups", "list_follow_ups"]
-__all__ += ["register", "scorer_of"]
-
 Messages = Sequence[BaseMessage]
 _REPLY_TOKENS = 16
 """Longest reply to a question that wants one word or number."""

@@ -27,10 +27,6 @@ from langchain_core.runnables.config import var_child_runnable_config
 from ..errors import UsageError
 from .effects import Effect, Steps, arun, run
 
-__all__ = ["DEFAULT_CONCURRENCY", "Limit", "adopt_limits", "ain_flight", "bounded", "current_limits", "in_flight"]
-__all__ += ["limit_of", "limits_for_threads", "new_lock", "take_slot"]
-
-
 DEFAULT_CONCURRENCY = 16
 """Calls in flight at once, unless the caller says otherwise."""
 _with_locks: WeakSet[Any] = WeakSet()

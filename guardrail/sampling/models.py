@@ -24,8 +24,6 @@ from ..errors import MissingDependencyError, UsageError, load_entry_point
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel  # slow to import, and `import_named` does not need it
 
-__all__ = ["import_named", "resolve_model"]
-
 GROUP = "acrc_guardrail.models"
 """Entry-point group of model forms."""
 FORMS = (

@@ -17,9 +17,6 @@ from ..types import SampleSet, SamplingPlan
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["NativeChat", "NativeSampler", "call_seed", "check_one_answer", "check_seeds", "is_native", "llm_output"]
-__all__ += ["request_seed"]
-
 
 class NativeChat(BaseChatModel):
     """Names, settings and token counts in LangChain's form."""

@@ -16,9 +16,6 @@ from pydantic import Field
 
 from ..types import Cost, Fingerprint, Frozen, SamplingPlan, Unmeasured
 
-__all__ = ["ProbeCall", "ProbeReply", "ProbeReport", "Probeable", "conclude", "inconsistent", "later_call"]
-__all__ += ["longer_calls", "probe_calls", "repeats", "unlike", "wants_alone", "wants_probe"]
-
 PROMPT = (
     "Write sixteen random English words, separated by commas, in no order and without any connection. "
     "Choose them truly at random. Write nothing else."

@@ -43,8 +43,6 @@ from .probe import (
 )
 from .replies import cause_of, is_cut, read_reply
 
-__all__ = ["known_report", "needs_probe", "probe", "reply_of", "seeded"]
-
 TRUSTED = "guardrail_trusted"
 """Class attribute of models that sample honestly by construction, and of fakes: they are not probed."""
 UNFIT_FOR = 60.0

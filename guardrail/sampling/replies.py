@@ -23,11 +23,6 @@ from ..foreign_errors import READING
 from ..plain_json import json_fault, spelled, text_fault
 from ..types import Bindings, Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured, is_logprob
 
-__all__ = ["cause_of", "end_of", "failed_calls", "is_cut", "is_refusal", "is_whole", "only_ended", "only_offered"]
-__all__ += ["only_readable", "only_storable", "part_of_an_answer", "read_reply", "refuse_unstorable"]
-__all__ += ["refused_samples", "stated", "transport_cause"]
-
-
 _PASSING = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
 """HTTP status of errors that would hit any request: keys, addresses, limits, time."""
 _MISCONFIGURED = frozenset({401, 403, 404})

@@ -33,8 +33,6 @@ from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
 from .replies import failed_calls, only_ended, only_offered, only_readable, refused_samples
 
-__all__ = ["Sampler", "draw", "joined", "refuse_majority"]
-
 
 def refuse_majority(plan: SamplingPlan, purpose: str) -> None:
     """Refuse a plan whose primary answer is the vote of the samples.
