@@ -182,16 +182,11 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _destinations(page: str | None) -> tuple[Destination, ...]:
-    destinations = []
-    for part in os.environ.get(ENV_NOTIFY, "").split():
-        name, _, url = part.partition("=")
-        if name not in get_args(Format) or not url.startswith(("http://", "https://")):
-            raise UsageError(
-                f"{ENV_NOTIFY} is a list of json=URL, slack=URL and teams=URL with spaces between them. It holds "
-                "another entry, which is not repeated here, as these addresses are secrets."
-            )
-        destinations.append(Destination(url, cast(Format, name), page=page))
-    return tuple(destinations)
+    entries = [entry.partition("=") for entry in os.environ.get(ENV_NOTIFY, "").split()]
+    try:
+        return tuple(Destination(url, cast(Format, name), page) for name, _, url in entries)
+    except UsageError as error:
+        raise UsageError(f"{ENV_NOTIFY} is a list like slack=URL teams=URL json=URL, and {error}") from None
 
 
 def _listener(host: str, port: int) -> socket.socket:

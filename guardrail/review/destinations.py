@@ -21,13 +21,11 @@ from ..monitor import Alarm
 from ..plain_json import sha256_hex, visible
 from . import rows
 from .database import Database, Transaction
-from .item import Item, Kind
+from .item import Item
 from .tables import events, items, meta, outbox
 
-__all__ = ["PREFIX", "Destination", "EventType", "Format", "announce"]
+__all__ = ["PREFIX", "Destination", "Format", "announce"]
 
-EventType = Literal["review.created", "review.decided", "review.expired", "monitor.alarm"]
-"""Event that a message is about."""
 Format = Literal["json", "slack", "teams"]
 """Format of a message."""
 PREFIX = "destination:"
@@ -37,47 +35,41 @@ KEPT = 86_400.0
 SETTLED = 60.0
 """Seconds after which every line of the trail that was begun before is visible."""
 _AT_ONCE = 200
-_WORDS: dict[str, EventType] = {
+_TYPES = {
     "enqueued": "review.created",
     "decided": "review.decided",
     "expired": "review.expired",
     "alarm": "monitor.alarm",
 }
-_LONGEST_QUESTION = 1000
+"""The type of a message by the event of the trail that it is about."""
+_FOR_PEOPLE = ("enqueued", "alarm")
+"""Events that people must act on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A receiver of messages about the queue.
+    """A receiver of messages about the queue: all events as JSON; to a chat those that people must act on.
+
+    Audits, which may come by the hundred, are left out. A chat gets the tool of a call and the arguments that are
+    numbers, such as the amount; questions and other texts stay on the page.
 
     Attributes:
         url: http(s) address; for Slack that of an incoming webhook, for Teams that of a workflow ("when a webhook
             request is received"). It is stored nowhere and logged nowhere.
         format: "json" (as in docs/review.md), "slack" or "teams".
-        events: Events that are sent. Default: all as JSON; to a chat those that people must act on (created and alarm).
-        kinds: Kinds of items; by default no audits, which may come by the hundred.
         page: Address of the review page, for links; None for messages without.
-        questions: Whether a chat also gets the question, and all arguments of a tool call. By default texts stay on the
-            page, and a chat gets the tool and the arguments that are numbers, such as the amount.
     """
 
     url: str = field(repr=False)
     format: Format = "json"
-    events: tuple[EventType, ...] = ()
-    kinds: tuple[Kind, ...] = ("answer", "tool_call")
     page: str | None = None
-    questions: bool = False
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise UsageError("the url of a destination must begin with http:// or https://.")
-        if self.format not in get_args(Format):
+        if self.format not in get_args(Format) or not self.url.startswith(("http://", "https://")):
             raise UsageError(
-                f"the format of a destination is one of {', '.join(get_args(Format))}, got {self.format!r}."
+                f"a destination has one of the formats {', '.join(get_args(Format))} and an address that begins with "
+                "http:// or https://. The one given is not repeated here, as it is a secret."
             )
-        for event in self.events:
-            if event not in get_args(EventType):
-                raise UsageError(f"an event is one of {', '.join(get_args(EventType))}, got {event!r}.")
 
     @property
     def name(self) -> str:
@@ -85,34 +77,28 @@ class Destination:
         return PREFIX + sha256_hex(f"{self.format} {self.url}", 32)
 
     @property
-    def wanted(self) -> tuple[EventType, ...]:
-        """The events that are sent."""
-        chat: tuple[EventType, ...] = ("review.created", "monitor.alarm")
-        return self.events or (get_args(EventType) if self.format == "json" else chat)
+    def events(self) -> tuple[str, ...]:
+        """The events of the trail that are sent."""
+        return tuple(_TYPES) if self.format == "json" else _FOR_PEOPLE
 
     def message(self, identity: str, line: Row[Any], item: Item | None) -> dict[str, Any]:
         """The body about one line of the trail; ``item`` is None for an alarm."""
-        event = _WORDS[line.what]
-        link = (
-            None if self.page is None else self.page.rstrip("/") + ("/monitor" if item is None else f"/items/{item.id}")
-        )
+        place = "/monitor" if item is None else f"/items/{item.id}"
+        link = None if self.page is None else self.page.rstrip("/") + place
         if self.format == "json":
-            return {**_facts(identity, event, line, item), "link": link}
-        title, facts = _said(event, line, item, texts=self.questions)
-        question = item.content.question[:_LONGEST_QUESTION] if self.questions and item is not None else ""
-        return (_slack if self.format == "slack" else _teams)(title, facts, question, link)
+            return {**_facts(identity, line, item), "link": link}
+        return (_slack if self.format == "slack" else _teams)(*_said(line, item), link)
 
 
-def _facts(identity: str, event: EventType, line: Row[Any], item: Item | None) -> dict[str, Any]:
-    shared = {"id": identity, "type": event, "at": line.at}
+def _facts(identity: str, line: Row[Any], item: Item | None) -> dict[str, Any]:
+    shared = {"id": identity, "type": _TYPES[line.what], "at": line.at}
     if item is None:
         return {**shared, "alarm": _alarm(line)}
-    if event == "review.created":
+    if line.what == "enqueued":
         some = {"ticket": item.id, "key": item.key, "kind": item.content.kind, "deadline": item.deadline}
         return {**shared, **some, "metadata": item.content.metadata}
-    return rows.body_of(
-        item if event == "review.decided" else item.model_copy(update={"decision": None}), identity, line.at
-    )
+    told = item if line.what == "decided" else item.model_copy(update={"decision": None})
+    return rows.body_of(told, identity, line.at)
 
 
 def _alarm(line: Row[Any]) -> dict[str, Any]:
@@ -125,34 +111,28 @@ def _alarm(line: Row[Any]) -> dict[str, Any]:
     return {**numbers, "detail": alarm.detail}
 
 
-def _said(event: EventType, line: Row[Any], item: Item | None, *, texts: bool) -> tuple[str, dict[str, str]]:
-    """Title and facts for people."""
+def _said(line: Row[Any], item: Item | None) -> tuple[str, dict[str, str]]:
+    """Title and facts for people: something waits, or an alarm."""
     if item is None:
         alarm = _alarm(line)
         return f"Alarm of the monitor {alarm['name']}", {"What": alarm["detail"]}
-    what = item.content.what
-    kind = f"An {what}" if what.startswith("a") else f"A {what}"
     facts = {"Ticket": item.id}
-    if called := item.content.calls_in_words(texts=texts):
+    if called := item.content.calls_in_words(texts=False):
         facts = {"Call": visible(called, one_line=True), **facts}
-    if event == "review.decided" and item.decision is not None:
-        return f"{kind} was decided: {item.decision.action} by {item.decision.reviewer}", facts
-    if event == "review.expired":
-        return f"{kind} was not decided in time", facts
     if item.deadline is not None:
         facts["Decide by"] = f"{datetime.fromtimestamp(item.deadline, UTC):%Y-%m-%d %H:%M UTC}"
-    return f"{kind} waits for review", facts
+    what = item.content.what
+    return f"{'An' if what.startswith('a') else 'A'} {what} waits for review", facts
 
 
-def _slack(title: str, facts: dict[str, str], question: str, link: str | None) -> dict[str, Any]:
-    """Blocks of Slack. Escaped, since ``<!channel>`` in a question would notify everybody."""
+def _slack(title: str, facts: dict[str, str], link: str | None) -> dict[str, Any]:
+    """Blocks of Slack. Escaped, since ``<!channel>`` in the name of a tool would notify everybody."""
 
     def plain(text: str) -> str:
         return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
     lines = [f"*{plain(title)}*", *(f"{name}: {plain(value)}" for name, value in facts.items())]
-    lines += [f">{plain(part)}" for part in question.splitlines()]
-    # Verbatim: Slack makes no links of addresses and no mentions of names in a question.
+    # Verbatim: Slack makes no links of addresses and no mentions of names.
     text = {"type": "mrkdwn", "text": "\n".join(lines)[:3000], "verbatim": True}
     blocks: list[dict[str, Any]] = [{"type": "section", "text": text}]
     if link is not None:
@@ -161,23 +141,22 @@ def _slack(title: str, facts: dict[str, str], question: str, link: str | None) -
     return {"text": plain(title), "blocks": blocks}
 
 
-def _teams(title: str, facts: dict[str, str], question: str, link: str | None) -> dict[str, Any]:
+def _teams(title: str, facts: dict[str, str], link: str | None) -> dict[str, Any]:
     """An adaptive card in a message, as Teams workflows take it.
 
-    All text is in rich text blocks, which show it unchanged. Text blocks and facts render Markdown, so a question could
-    show a link.
+    All text is in rich text blocks, which show it unchanged. Text blocks and facts render Markdown, so the name of a
+    tool could show a link.
     """
 
     def block(bold: str, plain: str = "") -> dict[str, Any]:
         runs = [{"type": "TextRun", "text": bold, "weight": "Bolder"}, {"type": "TextRun", "text": plain}]
         return {"type": "RichTextBlock", "inlines": runs if plain else runs[:1]}
 
-    shown = {**facts, **({"Question": question} if question else {})}
     card: dict[str, Any] = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
         "version": "1.4",
-        "body": [block(title), *(block(f"{name}: ", value) for name, value in shown.items())],
+        "body": [block(title), *(block(f"{name}: ", value) for name, value in facts.items())],
     }
     if link is not None:
         card["actions"] = [{"type": "Action.OpenUrl", "title": "Open", "url": link}]
@@ -196,13 +175,12 @@ def announce(database: Database, destination: Destination) -> int:
     with database.write() as transaction:
         now = transaction.now
         place = _place(transaction, destination)
-        words = [word for word, event in _WORDS.items() if event in destination.wanted]
         identity = literal(destination.name.removeprefix(PREFIX) + "-") + cast(events.c.number, String)
         new_lines = (
             select(events, identity.label("identity"))
             .outerjoin(items, items.c.id == events.c.item)
-            .where(events.c.number > place, events.c.what.in_(words))
-            .where(or_(items.c.kind.in_(destination.kinds), and_(events.c.item == "", events.c.what == "alarm")))
+            .where(events.c.number > place, events.c.what.in_(destination.events))
+            .where(or_(items.c.kind != "audit", and_(events.c.item == "", events.c.what == "alarm")))
             .where(~exists().where(outbox.c.id == identity))
             .order_by(events.c.number)
             .limit(_AT_ONCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,19 +118,21 @@ def test_many_lines_at_once(store: ReviewStore, now: list[float], monkeypatch: p
 
 
 def test_slack_gets_what_people_must_act_on(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
-    chat = Destination(receiver.url, format="slack", page="https://review.example.org", questions=True)
+    """A model that names its tool <!channel> must not notify everybody; texts stay on the page."""
+    chat = Destination(receiver.url, format="slack", page="https://review.example.org")
     deliverer = deliverer_to(receiver, store, destinations=(chat,))
     deliverer.run_once()
-    item = store.enqueue(content(EVIL + "x" * 5000), expires_in=60)
+    call = {"name": EVIL + "x" * 5000, "arguments": {"amount": 40}}
+    item = store.enqueue(content("secret?", kind="tool_call", candidate={"tool_calls": [call]}), expires_in=60)
     now[0] += 61
     assert deliverer.run_once() == 1, "that it expired is no news for a chat"
     (body,) = receiver.plain
     section, actions = body["blocks"]
-    assert body["text"] == "An answer waits for review"
+    assert body["text"] == "A tool call waits for review"
     text = section["text"]["text"]
-    assert text.startswith(f"*An answer waits for review*\nTicket: {item.id}\nDecide by: 2027-01-15 08:01 UTC\n")
-    assert "\n>&lt;!channel&gt; &amp; &lt;https://evil.example|click&gt;\n>second linex" in text
-    assert len(text) <= 3000
+    assert text.startswith("*A tool call waits for review*\nCall: &lt;!channel&gt; &amp; &lt;https://evil.example|click&gt;")
+    assert "secret?" not in text
+    assert len(text) == 3000
     assert actions["elements"][0]["url"] == f"https://review.example.org/items/{item.id}"
 
 
@@ -144,26 +145,20 @@ def runs_of(attachment: dict[str, Any]) -> list[list[str]]:
 
 
 def test_teams_gets_a_card(store: ReviewStore, receiver: Receiver) -> None:
+    """Told only that a call waits, people open the page for every refund of 2 euros."""
     deliverer = deliverer_to(receiver, store, destinations=(Destination(receiver.url, format="teams"),))
     deliverer.run_once()
-    item = store.enqueue(content("secret?", kind="tool_call"))
+    call = {"name": "[refund](https://evil.example)", "arguments": {"order": "A-17", "amount": 40, "express": True}}
+    item = store.enqueue(content("secret?", kind="tool_call", candidate={"tool_calls": [call]}))
     alarm(store)
     assert deliverer.run_once() == 2
     (attachment,) = receiver.plain[0]["attachments"]
     assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
-    assert runs_of(attachment) == [["A tool call waits for review"], ["Ticket: ", item.id]]
+    called = ["Call: ", "[refund](https://evil.example): amount 40"]
+    assert runs_of(attachment) == [["A tool call waits for review"], called, ["Ticket: ", item.id]]
     assert "actions" not in attachment["content"]
-    assert "secret?" not in str(receiver.plain), "texts stay on the page unless they are asked for"
+    assert "secret?" not in str(receiver.plain), "texts stay on the page"
     assert runs_of(receiver.plain[1]["attachments"][0]) == [["Alarm of the monitor errors"], ["What: ", ALARM.detail]]
-
-
-def test_a_question_puts_no_link_into_a_card_of_teams(store: ReviewStore, receiver: Receiver) -> None:
-    deliverer = deliverer_to(receiver, store, destinations=(Destination(receiver.url, format="teams", questions=True),))
-    deliverer.run_once()
-    store.enqueue(content(link := "[Approve](https://evil.example)"))
-    deliverer.run_once()
-    (attachment,) = receiver.plain[0]["attachments"]
-    assert runs_of(attachment)[-1] == ["Question: ", link], "only text blocks and facts know Markdown"
 
 
 def test_the_address_is_stored_and_shown_nowhere(
@@ -193,13 +188,9 @@ def test_a_process_without_the_destination_leaves_its_messages(store: ReviewStor
 
 
 def test_destinations_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"url": "ftp://hunter2"}, "http"),
-        ({"url": "https://a", "format": "irc"}, "json, slack, teams"),
-        ({"url": "https://a", "events": ("review.lost",)}, "review.created"),
-    ]
-    for wrong, message in cases:
-        with pytest.raises(UsageError, match=message) as caught:
+    cases: list[dict[str, Any]] = [{"url": "ftp://hunter2"}, {"url": "https://hunter2", "format": "irc"}]
+    for wrong in cases:
+        with pytest.raises(UsageError, match="json, slack, teams") as caught:
             Destination(**wrong)
         assert "hunter2" not in str(caught.value)
     monkeypatch.setenv("GUARDRAIL_REVIEW_TOKENS", REVIEWERS)
@@ -210,27 +201,3 @@ def test_destinations_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: py
         error = capsys.readouterr().err
         assert "GUARDRAIL_NOTIFY" in error
         assert "hunter2" not in error
-
-
-def test_a_chat_gets_the_tool_and_the_amount_and_no_text(store: ReviewStore, receiver: Receiver) -> None:
-    """Told only that a call waits, people open the page for every refund of 2 euros."""
-    call = {"name": "refund", "arguments": {"order": "A-17", "amount": 40, "express": True}}
-    slack = Destination(receiver.url, format="slack")
-    chats = (slack, Destination(receiver.url, format="teams", questions=True))
-    deliverer = deliverer_to(receiver, store, destinations=chats)
-    deliverer.run_once()
-    store.enqueue(content(kind="tool_call", candidate={"tool_calls": [call]}))
-    deliverer.run_once()
-    plain, full = sorted(map(json.dumps, receiver.plain), key=len)
-    assert "refund: amount 40" in plain
-    assert "A-17" not in plain
-    assert "refund: order A-17, amount 40, express yes" in full
-
-
-def test_an_answer_to_label_is_not_called_an_audit(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
-    chat = Destination(receiver.url, format="slack", kinds=("audit",))
-    deliverer = deliverer_to(receiver, store, destinations=(chat,))
-    deliverer.run_once()
-    store.enqueue(content(kind="audit", allowed=("approve", "reject")))
-    deliverer.run_once()
-    assert receiver.plain[0]["text"] == "An answer to judge waits for review"
