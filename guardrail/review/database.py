@@ -94,11 +94,6 @@ class Transaction:
         words = without_surrogates(json.dumps(detail, ensure_ascii=False))
         self.execute(tables.events.insert(), {"item": item, "at": self.now, "who": who, "what": what, "detail": words})
 
-    def erase_what_is_deleted(self) -> None:
-        """Have SQLite overwrite deleted rows with zeros, so that no text of them is left in the file."""
-        if self.connection.dialect.name == "sqlite":
-            self.connection.exec_driver_sql("PRAGMA secure_delete=ON")
-
 
 class Database:
     """One database, opened when it is first used.
@@ -348,6 +343,7 @@ def _sqlite_engine(url: URL, deadline: float) -> Engine:
     def prepare(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # `Database` begins transactions, not the driver
         prepare_sqlite(connection, patience=patience)
+        connection.execute("PRAGMA secure_delete=ON")  # no text of a deleted row is left in the file
 
     event.listen(engine, "connect", prepare)
     return engine

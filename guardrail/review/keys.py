@@ -31,7 +31,6 @@ class ExpiringKeys:
     def add(self, name: str, value: str, seconds: float) -> str | None:
         """Add a key for so many seconds. A key that exists already stays, and its value is returned."""
         with self._database.write() as transaction:
-            transaction.erase_what_is_deleted()  # as in a purge: some values are answers
             transaction.execute(delete(marks).where(marks.c.until <= transaction.now))
             new = transaction.insert(marks).values(name=name, until=transaction.now + seconds, value=value)
             # Not the rowcount, which is -1 on PostgreSQL, whether or not there was a conflict.

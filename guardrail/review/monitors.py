@@ -41,8 +41,6 @@ __all__ = ["CanaryMonitor", "DriftMonitor", "MonitorStep", "MonitorView", "Monit
 
 POINTS = 2_000
 """Largest number of points read of a history."""
-_SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 5.0
-"""Limits of the time a thread waits for another thread that reads the database."""
 _log = logging.getLogger("guardrail")
 State = TypeVar("State", bound=BettingState)
 _KINDS: dict[str, type[BettingState]] = {kind.kind: kind for kind in (RiskState, DriftState, CanaryState)}
@@ -370,17 +368,15 @@ class SharedSwitch(SafetySwitch):
     """A switch that follows the alarms of a database. Made by `Monitors.switch`.
 
     Nothing is accepted while an alarm may be unknown: while the database cannot be read, or a monitor in ``names`` does
-    not exist. One thread reads; others wait for it, at most ``every`` seconds (1 to 5), and then accept nothing.
-    `Monitors.acknowledge` clears an alarm. `hold` and `release` are about this object alone.
+    not exist. `Monitors.acknowledge` clears an alarm. `hold` and `release` are about this object alone.
     """
 
     def __init__(self, store: ReviewStore, names: tuple[str, ...] | None, every: float) -> None:
         super().__init__()
         self._store, self._names, self._every = store, names, every
-        self._wait = min(max(every, _SHORTEST_WAIT), _LONGEST_WAIT)
-        self._reading = threading.Lock()
         self._known: tuple[Alarm | None, str] = (None, "")
-        self._fresh_until = -math.inf
+        self._began = self._fresh_until = -math.inf
+        self._lock = threading.Lock()
 
     def objection(self) -> str | None:
         """Why an answer that the gate accepts may not pass; None if it may."""
@@ -390,18 +386,14 @@ class SharedSwitch(SafetySwitch):
 
     def _latest(self) -> tuple[Alarm | None, str]:
         """A known alarm, and why there may be others; read again if the last read is too old."""
-        if time.monotonic() < self._fresh_until:
+        if (began := time.monotonic()) < self._fresh_until:
             return self._known
-        if not self._reading.acquire(timeout=self._wait):
-            return self._known[0], "The monitors are still being read, so there may be an alarm."
-        try:
-            if time.monotonic() >= self._fresh_until:  # the thread that this one waited for may have read them
-                self._known = self._read()
+        known = self._read()
+        with self._lock:
+            if began >= self._began:  # otherwise another thread, which began later, has seen more
                 # Dated after the read, so that a database that is down is not asked every time.
-                self._fresh_until = time.monotonic() + self._every
-            return self._known
-        finally:
-            self._reading.release()
+                self._known, self._began, self._fresh_until = known, began, time.monotonic() + self._every
+        return known
 
     def _read(self) -> tuple[Alarm | None, str]:
         row = monitors.c

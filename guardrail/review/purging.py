@@ -84,7 +84,6 @@ def purge(database: Database, older_than: float, who: str, *, dry_run: bool) -> 
         )
         if dry_run:
             return purged
-        transaction.erase_what_is_deleted()
         transaction.execute(delete(steps).where(going_steps))
         transaction.execute(delete(items).where(going))
         # Callbacks that have lost their item; a message of a destination has none.
