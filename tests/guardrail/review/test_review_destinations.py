@@ -130,7 +130,9 @@ def test_slack_gets_what_people_must_act_on(store: ReviewStore, receiver: Receiv
     section, actions = body["blocks"]
     assert body["text"] == "A tool call waits for review"
     text = section["text"]["text"]
-    assert text.startswith("*A tool call waits for review*\nCall: &lt;!channel&gt; &amp; &lt;https://evil.example|click&gt;")
+    assert text.startswith(
+        "*A tool call waits for review*\nCall: &lt;!channel&gt; &amp; &lt;https://evil.example|click&gt;"
+    )
     assert "secret?" not in text
     assert len(text) == 3000
     assert actions["elements"][0]["url"] == f"https://review.example.org/items/{item.id}"

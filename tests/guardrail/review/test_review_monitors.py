@@ -127,9 +127,7 @@ def test_a_switch_that_cannot_read_allows_nothing(store: ReviewStore) -> None:
     assert "cannot be read" in str(switch.objection())
 
 
-def test_a_slow_look_does_not_replace_what_a_later_one_saw(
-    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_look_does_not_replace_what_a_later_one_saw(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the next five seconds answers would pass despite the alarm."""
     monitors = Monitors(store)
     switch = monitors.switch(every=3600.0)
