@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 import venv
 from concurrent.futures import ThreadPoolExecutor
@@ -215,18 +214,6 @@ def test_gateways_that_answer_side_by_side_give_the_same_answer(serve: Serve, en
     assert endpoint.requests == 10
 
 
-def test_a_client_that_gives_up_gets_the_verdict_from_another_gateway(
-    serve: Serve, endpoint: Held, tmp_path: Path
-) -> None:
-    endpoint.holding = True
-    first, second = (serve(reviews=str(tmp_path / "reviews.db")) for _ in range(2))
-    first.leave(SURE, lambda: endpoint.wait_for(5))
-    endpoint.released.set()
-    first.ask()  # joins what runs
-    assert second.ask().json()["guardrail"]["accepted"]
-    assert endpoint.requests == 5
-
-
 def test_without_its_store_a_gateway_draws_nothing(
     serve: Serve, endpoint: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,29 +366,6 @@ def test_a_signal_to_stop_waits_until_a_balancer_knows(
     serving.join(20)
     assert not serving.is_alive()
     assert seen == [False, 503, "draining", True]
-
-
-@pytest.mark.slow
-def test_a_process_still_answers_for_drain_delay_after_sigterm(endpoint: Held, tmp_path: Path) -> None:
-    path = make_artifact(MODEL, threshold=0.1, n=4).save(tmp_path / "artifact.json")
-    alias = {"upstream": {"url": endpoint.url, "model": "m", "key": "k"}, "artifact": str(path), "probe": "off"}
-    config = tmp_path / "guardrail.yaml"
-    config.write_text(json.dumps({"version": 1, "port": 0, "drain_delay": 2, "models": {"support": alias}}))
-    command = [sys.executable, "-m", "guardrail", "serve", "--config", str(config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        url = re.findall(r"http://[\d.:]+", process.stdout.readline())[0]
-        with httpx.Client(base_url=url, verify=PLAIN, timeout=20) as client:
-            assert client.get("/readyz").status_code == 200
-            began = time.monotonic()
-            process.send_signal(signal.SIGTERM)
-            while (ready := client.get("/readyz")).status_code == 200 and time.monotonic() < began + 5:
-                pass
-            assert ready.json()["reasons"] == ["draining"]
-            body = {"model": "support", "messages": [{"role": "user", "content": SURE}]}
-            assert client.post("/v1/chat/completions", json=body).json()["guardrail"]["accepted"]
-        process.wait(20)
-        assert time.monotonic() - began >= 2
 
 
 # -- the files ---------------------------------------------------------------------------------------------------------

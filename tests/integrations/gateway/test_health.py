@@ -245,39 +245,28 @@ def test_an_upstream_without_json_is_a_503_and_not_ready(
     assert served.http.get("/readyz").json()["ready"]
 
 
-def test_a_full_store_is_a_503_and_not_ready(
-    serve: Serve, endpoint: Held, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("fault", ["cannot be used", "cannot be written"])
+def test_a_store_that_fails_is_a_503_and_not_ready(
+    serve: Serve, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
+    """Other processes do not learn of a draw that was not written, so nothing of it is given out."""
     served = serve(reviews=str(tmp_path / "reviews.db"))
 
-    async def full(*_: object) -> None:
+    async def unusable(*_: object) -> None:
+        raise StoreUnavailableError("database or disk is full")
+
+    def unwritable(*_: object) -> None:
         raise StoreUnavailableError("database or disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(served.gateway.aliases["support"], "answer", full)
+        if fault == "cannot be used":
+            patched.setattr(served.gateway.aliases["support"], "answer", unusable)
+        else:
+            patched.setattr("guardrail.review.keys.ExpiringKeys.add", unwritable)
         replies = [served.ask(f"question {number}") for number in range(3)]
     assert {(reply.status_code, reply.json()["error"]["code"]) for reply in replies} == {(503, "store_unavailable")}
-    assert sum("disk is full" in line for line in warnings_in(caplog)) == 1
-    assert served.http.get("/readyz").json()["reasons"] == ["store_unavailable"]
-    assert served.ask(SURE).status_code == 200
-    assert served.http.get("/readyz").json()["ready"]
-
-
-def test_a_store_that_cannot_be_written_makes_the_gateway_unready(
-    serve: Serve, endpoint: Held, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Other processes do not learn of a draw, so nothing of it is given out."""
-    served = serve(reviews=str(tmp_path / "reviews.db"))
-
-    def full(*_: object) -> None:
-        raise StoreUnavailableError("database or disk is full")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("guardrail.review.keys.ExpiringKeys.add", full)
-        assert [served.ask(f"question {number}").status_code for number in range(3)] == [503] * 3
-    assert [line for line in warnings_in(caplog) if "disk is full" in line] == [
-        "guardrail serve: gateway: the store cannot be written: database or disk is full (1 times since the last line)"
-    ]
+    text = f"guardrail serve: gateway: the store {fault}: database or disk is full (1 times since the last line)"
+    assert [line for line in warnings_in(caplog) if "disk is full" in line] == [text]
     ready = served.http.get("/readyz")
     assert (ready.status_code, ready.json()["reasons"]) == (503, ["store_unavailable"])
     assert served.ask(SURE).status_code == 200

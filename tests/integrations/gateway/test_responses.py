@@ -105,18 +105,6 @@ def test_a_conversation_with_tools_goes_on(serve: Serve, endpoint: Held) -> None
     assert said["tool_calls"][0]["function"]["name"] == "add"
 
 
-def test_a_tool_call_of_an_abstention_never_leaves(serve: Serve, endpoint: Held) -> None:
-    endpoint.mode = "tool"
-    artifact = make_artifact(MODEL, threshold=-1.0, n=4, bindings=bindings_for([ADD]))  # accepts nothing
-    served = serve(artifact=artifact)
-    for stream in (False, True):
-        body = {"model": "support", "input": SURE, "tools": [FUNCTION], "stream": stream}
-        reply = served.http.post("/v1/responses", json=body)
-        assert ABSTENTION in reply.text
-        assert '"function_call"' not in reply.text
-        assert '"b": 2' not in reply.text.replace("\\", "")
-
-
 def test_a_format_is_parsed_and_its_abstention_is_a_refusal(serve: Serve, endpoint: Held) -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
     form = {**json_format({"title": "City", **schema})}
@@ -136,67 +124,6 @@ def test_a_format_is_parsed_and_its_abstention_is_a_refusal(serve: Serve, endpoi
     assert error.value.param == "text.format"
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"store": True}, "store"),
-    ({"previous_response_id": "resp_1"}, "previous_response_id"),
-    ({"conversation": "conv_1"}, "conversation"),
-    ({"background": True}, "background"),
-    ({"prompt": {"id": "p"}}, "prompt"),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
-    ({"temperature": "hot"}, "temperature"),
-    ({"max_output_tokens": 5}, "max_output_tokens"),
-    ({"max_output_tokens": "5"}, "max_output_tokens"),
-    ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
-    ({"reasoning": {"more": 1}}, "reasoning.more"),
-    ({"text": {"verbosity": "low"}}, "text.verbosity"),
-    ({"text": {"format": {"type": "json_object"}}}, "text.format"),
-    ({"text": []}, "text"),
-    ({"truncation": "auto"}, "truncation"),
-    ({"include": [("message.output_text.logprobs")]}, "include"),
-    ({"include": 5}, "include"),
-    ({"messages": [{"role": "user", "content": SURE}]}, "messages"),
-    ({"n": 2}, "n"),
-    ({"max_tool_calls": 1}, "max_tool_calls"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-    ({"tools": [FUNCTION]}, "tools"),
-    ({"tools": 5}, "tools"),
-    ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
-    ({"instructions": 5}, "instructions"),
-    ({"input": None}, "input"),
-    ({"input": []}, "input"),
-    ({"input": 5}, "input"),
-    ({"input": [5]}, "input[0]"),
-    ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
-    ({"input": [{"role": "user"}]}, "input[0].content"),
-    ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
-    ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input[0].content[0]"),
-    ({"input": [{"type": "computer_call"}]}, "input[0].type"),
-    ({"input": [{"type": ["x"]}]}, "input[0].type"),
-    ({"input": [{"type": "function_call", "name": "add", "arguments": "{}"}]}, "input[0].call_id"),
-    ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
-]  # fmt: skip
-"""Requests that are refused, with the field that the reply names."""
-
-
-@pytest.mark.parametrize(("fields", "param"), REFUSED)
-def test_what_cannot_be_guarded_is_refused_with_its_field(
-    serve: Serve, endpoint: Held, fields: dict[str, Any], param: str
-) -> None:
-    reply = serve().http.post("/v1/responses", json={"model": "support", "input": SURE, **fields})
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
-    assert reply.json()["error"]["message"]
-    assert endpoint.requests == 0
-
-
-def test_images_are_refused_unless_they_were_calibrated(serve: Serve, endpoint: Held) -> None:
-    part = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
-    item = {"role": "user", "content": [{"type": "input_text", "text": SURE}, part]}
-    reply = serve().http.post("/v1/responses", json={"model": "support", "input": [item]})
-    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "not_as_calibrated")
-    assert "image" in reply.json()["error"]["message"]
-    assert endpoint.requests == 0
-
-
 def test_errors_have_the_statuses_of_chat_completions(serve: Serve, endpoint: Held) -> None:
     served = serve({"on_abstain": "error"})
     with pytest.raises(openai.BadRequestError) as error:
@@ -204,13 +131,6 @@ def test_errors_have_the_statuses_of_chat_completions(serve: Serve, endpoint: He
     assert (error.value.type, error.value.code) == ("guardrail_abstained", "above_threshold")
     endpoint.mode = "500"
     assert served.http.post("/v1/responses", json={"model": "support", "input": "other"}).status_code == 503
-
-
-def test_an_error_after_a_stream_began_is_raised(serve: Serve, endpoint: Held) -> None:
-    endpoint.mode = "echo_401"
-    client = serve(stream_hold=0).openai()
-    with pytest.raises(openai.APIError, match="cannot be reached with its configuration"):
-        list(client.responses.create(model="support", input=SURE, stream=True))
 
 
 def test_a_repeated_question_joins_across_protocols(serve: Serve, endpoint: Held) -> None:

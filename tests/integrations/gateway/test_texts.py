@@ -10,7 +10,6 @@ import pytest
 from guardrail.errors import ArtifactMismatchError
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import make_artifact
-from tests.integrations.gateway import test_messages, test_responses
 from tests.integrations.gateway.conftest import MODEL, SURE, Serve
 
 PYTHON = re.compile(
@@ -57,57 +56,9 @@ def test_a_refusal_speaks_http(serve: Serve, fields: dict[str, Any]) -> None:
     assert not PYTHON.search(error["message"]), error["message"]
 
 
-COMMON = "|".join(
-    [r"\bresponse_format\b", r"\breasoning_effort\b", r"\bmax_completion_tokens\b", r"\btool_call_id\b", "chat"]
-)
-FOREIGN = {
-    "responses": rf"{COMMON}|\bmessages\b|\bmax_tokens\b",
-    "messages": rf"{COMMON}|\bstop=|\bparallel_tool_calls\b",
-}
-"""Names of chat completions that the other protocols spell differently."""
-OTHERS: list[tuple[str, dict[str, Any], str]] = [
-    *(("responses", *row) for row in test_responses.REFUSED),
-    ("responses", {"input": [USER, ANSWER, USER]}, "input"),
-    ("responses", {"instructions": "Be brief."}, "input"),
-    ("responses", {"text": {"format": {"type": "json_schema", "name": "n", "schema": 5}}}, "text.format"),
-    ("responses", {"tool_choice": "required"}, "tool_choice"),
-    *(("messages", *row) for row in test_messages.REFUSED),
-    ("messages", {"messages": [USER, ANSWER, USER]}, "messages"),
-    ("messages", {"system": "Be brief."}, "messages"),
-]
-
-
-@pytest.mark.parametrize(("protocol", "fields", "param"), OTHERS)
-def test_a_refusal_has_the_names_of_its_protocol(
-    serve: Serve, protocol: str, fields: dict[str, Any], param: str
-) -> None:
-    asked = {"input": SURE} if protocol == "responses" else {"messages": [USER], "max_tokens": 4096}
-    reply = serve().http.post(f"/v1/{protocol}", json={"model": "support", **asked, **fields})
-    error = reply.json()["error"]
-    assert (reply.status_code, error["param"]) == (400, param)
-    assert not PYTHON.search(error["message"]), error["message"]
-    if param in fields and not re.search(FOREIGN[protocol], param):  # the client may have sent that name itself
-        assert not re.search(FOREIGN[protocol], error["message"]), error["message"]
-
-
 def test_a_refusal_of_other_turns_names_the_setting(serve: Serve) -> None:
     reply = serve().http.post("/v1/chat/completions", json={"model": "support", "messages": [USER, ANSWER, USER]})
     assert "other_turns=mark" in reply.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("protocol", ["chat/completions", "responses", "messages"])
-def test_an_answer_without_a_promise_is_not_accepted_and_says_why(serve: Serve, protocol: str) -> None:
-    """Programs read ``accepted``; the promise of a threshold for single questions does not cover a second one."""
-    turns = {"input": [USER, ANSWER, USER]} if protocol == "responses" else {"messages": [USER, ANSWER, USER]}
-    body = {"model": "support", **turns, **({"max_tokens": 4096} if protocol == "messages" else {})}
-    artifact = make_artifact(MODEL, threshold=0.1, n=4, prompt=PromptWrapping(other_turns="mark"))
-    reply = serve({}, artifact).http.post(f"/v1/{protocol}", json=body)
-    shown = reply.json()["guardrail"]
-    assert "Paris" in reply.text
-    assert (shown["accepted"], shown["abstained"], shown["reason"]) == (False, False, "other_turns")
-    assert reply.headers["x-guardrail-accepted"] == "false"
-    assert shown["turns"] == "human,ai,human"
-    assert shown["explanation"].startswith("The promise does not cover this conversation")
 
 
 @pytest.mark.parametrize(

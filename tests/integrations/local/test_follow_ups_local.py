@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
 
 import examples.tiny_model
-from guardrail.sampling.sampler import Sampler, draw
+from guardrail.sampling.sampler import draw
 from guardrail.types import SampleSet, Unmeasured
 from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty import measure
@@ -68,21 +67,8 @@ def test_a_stated_confidence_is_a_number_or_unmeasured(sets: list[SampleSet]) ->
             assert measured.value == 1 - stated
 
 
-def test_words_and_tokens_of_real_answers_are_measured(sets: list[SampleSet]) -> None:
-    for name in ("word_sequence_entropy", "sar"):
-        assert all(measure(sample_set, make(name), PLAN).measured for sample_set in sets)
-
-
 def test_follow_ups_leave_the_answers_as_they_are(model: TransformersChat, sets: list[SampleSet]) -> None:
     without = draw(model, prompts(), PLAN.model_copy(update={"follow_ups": ()}))
     assert [(sample_set.primary, sample_set.samples) for sample_set in without] == [
         (sample_set.primary, sample_set.samples) for sample_set in sets
-    ]
-
-
-def test_async_gives_the_same_scores(model: TransformersChat, sets: list[SampleSet]) -> None:
-    again = asyncio.run(Sampler(model, PLAN).adraw(prompts()))
-    estimator = make("p_true")
-    assert [measure(sample_set, estimator, PLAN) for sample_set in again] == [
-        measure(sample_set, estimator, PLAN) for sample_set in sets
     ]

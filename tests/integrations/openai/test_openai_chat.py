@@ -292,23 +292,10 @@ def test_plain_calls_and_several_answers(endpoint: Endpoint) -> None:
     assert asyncio.run(model.ainvoke("sure?")).content == "Paris"
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_streaming(endpoint: Endpoint, asynchronous: bool) -> None:
-    endpoint_answers = {"q": ["one two three"]}
-    endpoint.answers = endpoint_answers
+def test_a_stream_has_one_answer_piece_by_piece(endpoint: Endpoint) -> None:
+    endpoint.answers = {"q": ["one two three"]}
     model = chat(endpoint, temperature=0.0)
-
-    async def collect() -> list[Any]:
-        return [chunk async for chunk in model.astream("q")]
-
-    chunks = asyncio.run(collect()) if asynchronous else list(model.stream("q"))
-    texts = [chunk.content for chunk in chunks if chunk.content]
-    assert texts == ["one", " two", " three"]
-    whole = chunks[0]
-    for chunk in chunks[1:]:
-        whole += chunk
-    assert whole.usage_metadata == {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}
-    assert whole.response_metadata["finish_reason"] == "stop"
+    assert [chunk.content for chunk in model.stream("q") if chunk.content] == ["one", " two", " three"]
     with pytest.raises(UsageError, match="a stream has one answer"):
         list(model.stream("q", n=2))
 
