@@ -65,7 +65,6 @@ def step_of(
     *,
     id: str | None = None,
     references: Iterable[str] = (),
-    rejected: Iterable[str] = (),
     group: str | None = None,
 ) -> Question:
     """One decision of an agent as a question: its text is the whole conversation, so that steps differ as they do.
@@ -74,7 +73,6 @@ def step_of(
         messages: The conversation before it, without the system message, which is given when collecting.
         id: Unique name within the file; default: "step-" and 12 hex digits of a hash of the messages.
         references: What was right there: calls as canonical JSON, or a text.
-        rejected: What a person rejected there without saying what is right, in the same form.
         group: The conversation it is part of.
     """
     plain: Any = convert_to_openai_messages(messages)
@@ -82,7 +80,6 @@ def step_of(
         id=id or "step-" + sha256_hex(canonical_json(plain, compact=False, ascii_only=True), 12),
         question=conversation_text(messages),
         references=tuple(references),
-        rejected=tuple(rejected),
         group=group,
         messages=tuple(plain),
     )
@@ -105,7 +102,7 @@ def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Questio
 
 
 def read_steps(path: str | Path) -> list[Question]:
-    """Read a step file: JSONL of ``messages``, ``references`` and optionally ``id``, ``group`` and ``rejected``.
+    """Read a step file: JSONL of ``messages``, ``references`` and optionally ``id`` and ``group``.
 
     ``messages`` are in OpenAI's form (``role``, ``content``, ``tool_calls``, ``tool_call_id``), without the system
     message. A reference is a text, a call ``{"name": ..., "arguments": {...}}``, or a list of calls.
@@ -130,11 +127,10 @@ def read_steps(path: str | Path) -> list[Question]:
 
 def write_steps(path: str | Path, steps: Iterable[Question]) -> None:
     """Write a step file."""
-    fields = ("id", "messages", "references", "rejected", "group")
-    rows = ({name: getattr(step, name) for name in fields} for step in steps)
-    lines = ({name: value for name, value in row.items() if value or name == "references"} for row in rows)
-    written = (json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines)
-    atomic_write(Path(path), (f"{line}\n".encode() for line in written), private=True)
+    fields = ("id", "messages", "references", "group")
+    rows = ({name: getattr(step, name) for name in fields if getattr(step, name) is not None} for step in steps)
+    lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows)
+    atomic_write(Path(path), (f"{line}\n".encode() for line in lines), private=True)
 
 
 def split_by_action(
@@ -224,13 +220,12 @@ def _step(row: RawRow) -> Question:
             "it must be a list of messages in OpenAI's form, without the system message, which is given when collecting"
         )
         raise row.fail("messages", written, rule)
-    right, rejected, group = (row.values.get(name) for name in ("references", "rejected", "group"))
+    right, group = row.values.get("references"), row.values.get("group")
     listed = right if isinstance(right, list) and not _is_calls(right) else [right]
     return step_of(
         messages,
         id=str(row.values.get("id") or "") or None,
-        references=() if rejected and not right else [_reference(row, "references", value) for value in listed],
-        rejected=[_reference(row, "rejected", value) for value in rejected or ()],
+        references=[_reference(row, value) for value in listed],
         group=None if group is None else str(group),
     )
 
@@ -239,10 +234,10 @@ def _is_calls(value: list[Any]) -> bool:
     return bool(value) and all(isinstance(item, dict) for item in value) and read_calls(json.dumps(value)) is not None
 
 
-def _reference(row: RawRow, field: str, value: Any) -> str:
+def _reference(row: RawRow, value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     if (calls := read_calls(text)) is not None:
         return canonical_calls(calls)
     if not isinstance(value, str) or not value.strip():
-        raise row.fail(field, value, "it must be a text, a call {'name', 'arguments'}, or a list of calls")
+        raise row.fail("references", value, "it must be a text, a call {'name', 'arguments'}, or a list of calls")
     return value

@@ -7,7 +7,6 @@ the model's errors does not see them. Label some answers by hand and compare bef
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,22 +105,12 @@ class ChatLabelJudge(CorrectnessRule):
 
     def _ask(self, todo: dict[bytes, list[BaseMessage]]) -> Iterator[tuple[bytes, SampleSet]]:
         """Replies as they come."""
-        from guardrail.sampling.native import is_native  # chat models are slow to import
-        from guardrail.sampling.sampler import draw
+        from guardrail.sampling.sampler import draw  # chat models are slow to import
 
         keys = list(todo)
-        if is_native(self._model):
-            for start in range(0, len(keys), _IN_FLIGHT):
-                batch = keys[start : start + _IN_FLIGHT]
-                yield from zip(batch, draw(self._model, [todo[key] for key in batch], _PLAN), strict=True)
-            return
-        pool = ThreadPoolExecutor(max_workers=_IN_FLIGHT)
-        try:
-            running = {pool.submit(draw, self._model, [todo[key]], _PLAN): key for key in keys}
-            for future in as_completed(running):
-                yield running[future], future.result()[0]
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        for start in range(0, len(keys), _IN_FLIGHT):
+            batch = keys[start : start + _IN_FLIGHT]
+            yield from zip(batch, draw(self._model, [todo[key] for key in batch], _PLAN), strict=True)
 
     def _key(self, answer: str, question: Question) -> bytes:
         identity = [PROMPT_VERSION, self._identity.model_dump(), question.in_words, question.options]

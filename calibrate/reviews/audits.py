@@ -97,7 +97,7 @@ def given_items(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[int, in
     """
     given = []  # whether each item is right, and the chance of its audit
     for item in settled([item for item in pool.items if item.audited and item.verdict.by_items], missing):
-        labels = item.items or (None,) * len(item.verdict.items)
+        labels = item.labels or (None,) * len(item.verdict.items)
         pairs = zip(item.verdict.items, labels, strict=True)
         given += [(label is True, item.chance) for judged, label in pairs if judged.kept]
     if not given:

@@ -210,7 +210,7 @@ def _record(item: ReviewedItem, key: str) -> Record:
     drawn = SampleSet(question=item.question, primary=verdict.candidate, cost=verdict.cost)
     judged = verdict.items if verdict.by_items else ()
     items = tuple(Item(**item.model_dump(exclude={"kept"})) for item in judged)
-    labels = ItemLabels(right=item.items or (None,) * len(items))  # no decision in time: undecided, which is wrong
+    labels = ItemLabels(right=item.labels or (None,) * len(items))  # no decision in time: undecided, which is wrong
     return Record(
         id=item.id,
         question=item.question,

@@ -144,7 +144,7 @@ class ReviewedItem(Reviewed):
         chance: Probability with which it came into the queue: 1 for held back, the audit rate for accepted.
         context: The conversation it was asked in, as far as the item knows it: the same question in another one may
             have another right answer.
-        items: Whether each item of the verdict is right, for a gate of items; empty without a decision.
+        labels: Whether the answer is right, or each item of the verdict, for a gate of items. Empty without a decision.
     """
 
     key: str
@@ -152,23 +152,12 @@ class ReviewedItem(Reviewed):
     verdict: Verdict
     chance: float
     context: str = ""
-    items: tuple[bool | None, ...] = ()
+    labels: tuple[bool | None, ...] = ()
 
     @property
     def audited(self) -> bool:
         """Whether it is an accepted answer."""
         return self.verdict.accepted
-
-    @property
-    def labels(self) -> tuple[bool | None, ...]:
-        """The labels that a decision gave: of each item, or of the whole answer. Empty without one."""
-        return self.items or (() if self.correct is None else (self.correct,))
-
-    def relabelled(self, labels: tuple[bool | None, ...]) -> ReviewedItem:
-        """The item with labels of the same answer from elsewhere."""
-        if not self.verdict.by_items:
-            return replace(self, correct=labels[0], open=False)
-        return replace(self, items=labels, correct=_answer_right(self.verdict, labels), open=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +265,9 @@ def _reviewed(item: Item, verdict: Verdict) -> ReviewedItem:
         )
     action = None if item.decision is None else in_place(item.decision.action)
     group, *threads = (item.content.metadata.get(name) for name in ("group", "thread_id", "conversation"))
-    correct, items = None, tuple[bool | None, ...]()
+    labels = tuple[bool | None, ...]()
     if action is not None:
-        items = _item_labels(item, verdict) if verdict.by_items else ()
-        correct = _answer_right(verdict, items) if verdict.by_items else action == "approve"
+        labels = _item_labels(item, verdict) if verdict.by_items else (action == "approve",)
     return ReviewedItem(
         id=item.id,
         name=name_of(item),
@@ -288,8 +276,8 @@ def _reviewed(item: Item, verdict: Verdict) -> ReviewedItem:
         group=None if group is None else str(group),
         verdict=verdict,
         chance=float(rate) if chosen and rate is not None else 1.0,
-        correct=correct,
-        items=items,
+        correct=_answer_right(verdict, labels),
+        labels=labels,
         open=item.state in ("pending", "claimed"),
         action=action,
         context=canonical_json([item.content.messages, *threads], default=str),
@@ -317,8 +305,13 @@ def _item_labels(item: Item, verdict: Verdict) -> tuple[bool | None, ...]:
     return tuple(decided.get(item.path, whole) for item in verdict.items)
 
 
-def _answer_right(verdict: Verdict, labels: Sequence[bool | None]) -> bool:
-    """Whether no item that was given out is wrong; of an answer that was held back, whether no item is."""
+def _answer_right(verdict: Verdict, labels: Sequence[bool | None]) -> bool | None:
+    """Whether the answer is right; None without labels.
+
+    With items: whether no item that was given out is wrong; of an answer that was held back, whether no item is.
+    """
+    if not labels or not verdict.by_items:
+        return labels[0] if labels else None
     pairs = zip(verdict.items, labels, strict=True)
     return all(label is True for item, label in pairs if item.kept or not verdict.accepted)
 
@@ -328,18 +321,18 @@ def _one_label_each(items: Sequence[ReviewedItem]) -> tuple[tuple[ReviewedItem, 
 
     An answer that was called right and wrong is wrong: on the safe side. Returns also the number of such items.
     """
-    places = [_content(item) for item in items]
-    labels_of: defaultdict[str, set[tuple[bool | None, ...]]] = defaultdict(set)
-    for place, item in zip(places, items, strict=True):
+    labels_of: defaultdict[str, list[tuple[bool | None, ...]]] = defaultdict(list)
+    for item in items:
         if item.labels:
-            labels_of[place].add(item.labels)
+            labels_of[_content(item)].append(item.labels)
     both_ways, labelled = 0, []
-    for place, item in zip(places, items, strict=True):
-        # Of each item of the answer, the labels that people gave it.
-        given = [set(some) for some in zip(*labels_of.get(place, ()), strict=True)]
+    for item in items:
+        # Of the answer, or of each item of it, the labels that people gave it.
+        given = [set(some) for some in zip(*labels_of.get(_content(item), ()), strict=True)]
         both_ways += any({True, False} <= some for some in given)
-        merged = tuple(False if False in some else True if True in some else None for some in given)
-        labelled.append(item.relabelled(merged) if given else item)
+        labels = tuple(False if False in some else True if True in some else None for some in given)
+        correct = _answer_right(item.verdict, labels)
+        labelled.append(replace(item, labels=labels, correct=correct, open=item.open and not labels))
     return tuple(labelled), both_ways
 
 

@@ -77,19 +77,12 @@ def test_a_conversation_becomes_one_step_for_each_decision(tmp_path: Path) -> No
     assert read_steps(tmp_path / "steps.jsonl") == steps
 
 
-def test_a_step_may_say_only_what_was_rejected(tmp_path: Path) -> None:
-    call = {"name": "transfer", "arguments": {"to": "bob", "amount": 5}}
-    (tmp_path / "steps.jsonl").write_text(
-        json.dumps({"messages": [{"role": "user", "content": "pay bob"}], "rejected": [call]})
-    )
-    steps = read_steps(tmp_path / "steps.jsonl")
-    assert (steps[0].references, len(steps[0].rejected)) == ((), 1)
-    write_steps(tmp_path / "again.jsonl", steps)
-    assert read_steps(tmp_path / "again.jsonl") == steps
-    for amount, correct in ((5, False), (6, None)):  # of another call nobody said whether it is right
-        sample = Sample(text="", tool_calls=(ToolCall(name="transfer", arguments={"to": "bob", "amount": amount}),))
-        record = Record.of(steps[0], SampleSet(question="pay bob", primary=sample))
-        assert [labelled.correct for labelled in label_records([record], ToolCalls())] == [correct]
+@pytest.mark.parametrize(("amount", "correct"), [(5, False), (6, None)])
+def test_of_a_call_that_was_not_rejected_nobody_said_whether_it_is_right(amount: int, correct: bool | None) -> None:
+    asked = Question(id="q", question="pay bob", rejected=('{"name": "transfer", "arguments": {"amount": 5}}',))
+    sample = Sample(text="", tool_calls=(ToolCall(name="transfer", arguments={"amount": amount}),))
+    record = Record.of(asked, SampleSet(question="pay bob", primary=sample))
+    assert [labelled.correct for labelled in label_records([record], ToolCalls())] == [correct]
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def learn_calls(
     labelled_file.parent.mkdir(parents=True, exist_ok=True)
     write_records(labelled_file, part.header, part.records)
     if rule is not None and compare is None:
-        _ask_which_arguments_matter(part)
+        _ask_which_arguments_matter(part, tool)
     if asked.alpha is None or asked.out is None:
         again = shlex.join(["calibrate", "learn", asked.source, "--tool", tool])
         finish([labelled_file], f"{again} --alpha ALPHA --out {shlex.quote(f'{tool}.json')}")
@@ -299,24 +299,18 @@ def _reviewed(source: str, file: RecordFile | None, read: Sequence[Path]) -> lis
     return mine
 
 
-def _ask_which_arguments_matter(file: RecordFile) -> None:
-    """Print in how many messages the samples of a tool differ from the primary, by argument."""
-    differing: Counter[tuple[str, str]] = Counter()
+def _ask_which_arguments_matter(file: RecordFile, tool: str) -> None:
+    """Print in how many messages calls of a tool differ between the primary answer and the samples, by argument."""
+    differing: Counter[str] = Counter()
     for record in file.records:
-        if record.drawn is None or record.drawn.primary is None:
-            continue
-        primary = {call.name: call.arguments for call in record.drawn.primary.tool_calls}
-        calls = [call for sample in record.drawn.samples for call in sample.tool_calls if call.name in primary]
-        differing.update(
-            {
-                (call.name, name)
-                for call in calls
-                for name in call.arguments.keys() | primary[call.name].keys()
-                if call.arguments.get(name) != primary[call.name].get(name)
-            }
-        )
-    for tool in sorted({tool for tool, _ in differing}):
-        counts = ", ".join(f"{name} ({n})" for (other, name), n in differing.most_common() if other == tool)
+        assert record.drawn is not None, "its answer calls the tool"
+        assert record.drawn.primary is not None, "its answer calls the tool"
+        answers = (record.drawn.primary, *record.drawn.samples)
+        first, *others = [call.arguments for answer in answers for call in answer.tool_calls if call.name == tool]
+        names = {name for arguments in (first, *others) for name in arguments}
+        differing.update(name for name in names if any(other.get(name) != first.get(name) for other in others))
+    if differing:
+        counts = ", ".join(f"{name} ({n})" for name, n in differing.most_common())
         print_line(
             f"Which arguments of {tool} matter? Samples differ in {counts} of {len(file.records)} messages, and every "
             f"difference counts as another call. Name those that matter: --compare ARGUMENT,ARGUMENT",

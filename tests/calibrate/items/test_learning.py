@@ -120,9 +120,9 @@ def test_item_decisions_become_labels_and_a_gate_that_guards(
     assert len(pool.items) == N
     for item in pool.items:
         answer = json.loads(item.verdict.candidate.text if item.verdict.candidate else "")
-        assert item.items == tuple(answer[name] == RIGHT[name] for name in "abc")
-        given = [right for each, right in zip(item.verdict.items, item.items, strict=True) if each.kept]
-        assert item.correct == all(given if item.verdict.accepted else item.items)
+        assert item.labels == tuple(answer[name] == RIGHT[name] for name in "abc")
+        given = [right for each, right in zip(item.verdict.items, item.labels, strict=True) if each.kept]
+        assert item.correct == all(given if item.verdict.accepted else item.labels)
     wrong = sum(not item.correct for item in pool.items if item.audited)
     error = accepted_error(pool)
     assert error is not None
@@ -130,7 +130,7 @@ def test_item_decisions_become_labels_and_a_gate_that_guards(
     given_out = [
         right
         for item in pool.items
-        for each, right in zip(item.verdict.items, item.items, strict=True)
+        for each, right in zip(item.verdict.items, item.labels, strict=True)
         if each.kept and item.verdict.accepted
     ]
     assert given_items(pool) == (given_out.count(False), len(given_out), given_out.count(False) / len(given_out))
