@@ -12,10 +12,9 @@ Needs a checkpointer and a thread id, as every interrupt does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypeAlias, cast
 
@@ -188,15 +187,6 @@ def _storable(verdict: Verdict) -> Verdict:
 # its interrupt's id, and only one call of `resume` at a time carries out an item.
 
 
-@dataclass(slots=True)
-class _Work:
-    """Progress of one run of a graph: whether it was started and returned, and which messages had changed."""
-
-    started: bool = False
-    done: bool = False
-    changed: set[str] = field(default_factory=set)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewBridge(BaseBridge):
     """Puts a graph's guardrail interrupts into a review store, and takes the decisions back.
@@ -280,17 +270,25 @@ class ReviewBridge(BaseBridge):
                 self._drop(_ids(past), waiting)
             _refuse_approvals(state, waiting)
             return None
-        with self._work(leases) as work:
+        changed: set[str] = set()
+        given: tuple[Any] | None = None
+        token = _changed.set(changed)
+        try:
             given = self._input((yield _state(graph, config)), config, leases)
-            if given is None:
+            if given is None:  # another call went on
+                self._settle(leases, changed, started=False)
                 return None
-            work.started = True
-            (value,) = given
-            result: dict[str, Any] = yield Effect(
-                partial(graph.invoke, value, config, **run_with), partial(graph.ainvoke, value, config, **run_with)
-            )
-            work.done = True
-            return result
+            invoke = partial(graph.invoke, *given, config, **run_with)
+            result = yield Effect(invoke, partial(graph.ainvoke, *given, config, **run_with))
+        except Exception:
+            # If the run is broken off otherwise (Ctrl-C, a cancelled task, a kill), tools may still be running: the
+            # lease runs out.
+            self._settle(leases, changed, started=given is not None)
+            raise
+        finally:
+            _changed.reset(token)
+        self._settle(leases, changed)
+        return cast("dict[str, Any]", result)
 
     def _lease(self, state: Any, waiting: Sequence[_Open], past: Sequence[Any]) -> list[WorkLease]:
         """Lease the thread; empty if it cannot go on, or another call has the lease.
@@ -307,36 +305,17 @@ class ReviewBridge(BaseBridge):
             return []
         return self.store.lease([item.id for item in ended], seconds=self.lease)
 
-    @contextmanager
-    def _work(self, leases: Sequence[WorkLease]) -> Iterator[_Work]:
-        """One run of the graph: when it returns its items are settled; after an error they can be leased again.
-
-        If the run is broken off (Ctrl-C, a cancelled task, a kill) tools may still be running: the lease runs out.
-        """
-        work = _Work()
-        token = _changed.set(work.changed)
-        try:
-            yield work
-        except Exception:
-            self._settle(leases, work)
-            raise
-        finally:
-            _changed.reset(token)
-        self._settle(leases, work)
-
-    def _settle(self, leases: Sequence[WorkLease], work: _Work) -> None:
+    def _settle(self, leases: Sequence[WorkLease], changed: Collection[str], started: bool | None = None) -> None:
+        """Note what became of items; ``started``: of a run without a result, which can be resumed if it was started."""
         for lease in leases:
-            changed = content_digest(lease.item.content) in work.changed
-            if changed:
+            is_changed = content_digest(lease.item.content) in changed
+            if is_changed:
                 self._not_carried_out(lease.item, CHANGED)
-            if work.done:
-                self.store.settle(lease, what="lapsed" if changed else self._outcome(lease.item), again=False)
-            else:
-                self.store.settle(lease, again=work.started or lease.item.lease_until is not None)
-
-    def _outcome(self, item: Item) -> str:
-        handed = any(event.what == "handed_over" for event in self.store.trail(item.id))
-        return "carried_out" if handed else "lapsed"
+            if started is not None:
+                self.store.settle(lease, again=started or lease.item.lease_until is not None)
+                continue
+            handed = any(event.what == "handed_over" for event in self.store.trail(lease.item.id))
+            self.store.settle(lease, what="carried_out" if handed and not is_changed else "lapsed", again=False)
 
     def _input(self, state: Any, config: Any, leases: Sequence[WorkLease]) -> tuple[Any] | None:
         """Input of the next run: answers, or None to go on from where it stopped. No input if another call went on."""

@@ -187,16 +187,15 @@ class AgentModel(SteppedChatModel):
         """Freeze a message that a person decides about; the placeholder that stands for it."""
         assert assessment.verdict is not None, "a message that no gate judges is accepted"
         candidate = assessment.drawn.primary or assessment.drawn.not_offered or Sample(text="")
-        verdicts = dict(assessment.by_name)
-        answer = verdicts.pop(ANSWER, None)  # a structured answer's call is the answer
-        if answer is not None:
-            verdicts |= dict.fromkeys(self.step.answers, answer)
+        gated = set(assessment.by_name)
+        if ANSWER in gated:  # a structured answer's call is the answer
+            gated |= set(self.step.answers)
         gate = self.gates.gates.get(assessment.verdict.artifact)
         pending = HeldMessage.of(
             with_verdict(candidate_message(candidate, self.gates.model_name), assessment.verdict),
             assessment.verdict if gate is None else _merged(assessment.verdict, gate.estimator.judge),
             conversation=Conversation.of(messages, self.gates.artifacts.plan.bindings),
-            verdicts=verdicts,
+            gated=gated,
             answers=self.step.answers,
         )
         return self.outcome.hold(pending)
@@ -271,10 +270,10 @@ def unjudged_steps(agent: AgentGate, step: AgentStep, message: AIMessage) -> Ste
     # Of the metadata the name alone: log-probabilities spell the text, and the placeholder shows the metadata.
     metadata = {name: value for name, value in message.response_metadata.items() if name == "model_name"}
     message = message.model_copy(update={"tool_calls": calls, "response_metadata": metadata})
-    gated = {call["name"]: verdict for call in calls if call["name"] not in agent.artifacts.exempt}
+    gated = {call["name"] for call in calls} - set(agent.artifacts.exempt)
     message = with_verdict(message, verdict)
     conversation = Conversation.of(step.messages, agent.artifacts.plan.bindings)
-    return HeldMessage.of(message, verdict, conversation=conversation, verdicts=gated, answers=step.answers)
+    return HeldMessage.of(message, verdict, conversation=conversation, gated=gated, answers=step.answers)
 
 
 def _unjudged_verdict(agent: AgentGate, message: AIMessage) -> Verdict:

@@ -179,7 +179,10 @@ def review_request(held: HeldMessage, *, ends: bool = True) -> dict[str, Any]:
         held: The held-back message.
         ends: Whether a person's text can end the turn of the agent in place of its calls.
     """
-    verdict = held.verdict
+    verdict, text = held.verdict, held.message.text
+    calls = [(call["name"], call["args"]) for call in held.message.tool_calls]
+    judged = {"text": text, "tool_calls": [{"name": name, "arguments": args} for name, args in calls]}
+    meanings = [meaning.model_dump(mode="json") for meaning in verdict.meanings]
     return {
         "type": "guardrail_review",
         "format": REQUEST_FORMAT,
@@ -187,18 +190,12 @@ def review_request(held: HeldMessage, *, ends: bool = True) -> dict[str, Any]:
         "question": held.conversation.question,
         "messages": list(held.conversation.messages),
         "conversation": held.conversation.digest,
-        "candidate": {
-            "text": held.message.text,
-            "tool_calls": [{"name": c["name"], "args": c["args"]} for c in held.message.tool_calls],
-        },
-        "verdict": verdict.without_answers(),
+        "candidate": {"text": text, "tool_calls": [{"name": name, "args": args} for name, args in calls]},
+        "verdict": {**verdict.without_answers(), "candidate": judged if text or calls else None, "meanings": meanings},
         "alternatives": [{"text": text, "share": share} for text, share in verdict.alternatives],
-        "meanings": [meaning.model_dump(mode="json") for meaning in verdict.meanings],
         "schemas": held.conversation.schemas,
         "action_requests": [
-            {"name": target.name, "args": target.args, "description": detail}
-            for target in held.judged
-            for detail in [verdict.detail if target.verdict.accepted else target.verdict.detail]
+            {"name": target.name, "args": target.args, "description": verdict.detail} for target in held.judged
         ],
         "review_configs": [
             {"action_name": target.name, "allowed_decisions": _possible(held, ends)} for target in held.judged

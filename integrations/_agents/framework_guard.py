@@ -179,13 +179,13 @@ class FrameworkGuard:
             candidate = _answer_of(assessment.drawn.primary, answers)
             verdict = verdict.model_copy(update={"candidate": candidate})
             message = candidate_message(candidate or Sample(text=""), model)
-            judged = structured = {each["name"]: verdict for each in message.tool_calls}
+            gated = structured = {each["name"] for each in message.tool_calls}
         else:
             message = AIMessage(content="", tool_calls=[cast(Any, dict(call))])
-            judged, structured = {name: verdict}, {}
+            gated, structured = {name}, set()
         metadata = {**message.response_metadata, "model_name": model, "guardrail": verdict.to_metadata()}
         message = message.model_copy(update={"response_metadata": metadata})
-        held = HeldMessage.of(message, verdict, conversation=conversation, verdicts=judged, answers=structured)
+        held = HeldMessage.of(message, verdict, conversation=conversation, gated=gated, answers=structured)
         return MessageNote(held=held, orders={str(call["id"]): order}, verdict=verdict)
 
     async def released(

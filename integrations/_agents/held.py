@@ -145,12 +145,10 @@ class ReviewTarget(Frozen):
     """Arguments of the call; for an answer {"text": ...}."""
     is_answer: bool = False
     """True if the call is the structured answer, which no tool runs."""
-    verdict: Verdict
-    """Verdict of its artifact on the whole message."""
 
 
 class HeldMessage(Frozen):
-    """A message that was held back, with the verdict of each artifact."""
+    """A message that was held back, with the verdict on it."""
 
     conversation: Conversation
     """The conversation before the message."""
@@ -168,7 +166,7 @@ class HeldMessage(Frozen):
         verdict: Verdict,
         *,
         conversation: Conversation,
-        verdicts: Mapping[str, Verdict] | None = None,
+        gated: Collection[str] = (),
         answers: Collection[str] = (),
     ) -> HeldMessage:
         """Freeze a message that its gates hold back.
@@ -177,17 +175,15 @@ class HeldMessage(Frozen):
             message: The candidate.
             verdict: The verdict on the whole message.
             conversation: What the message answers.
-            verdicts: Verdicts on calls, by tool name; a person does not decide about other calls.
+            gated: Names of the tools whose calls a person decides about.
             answers: Tools whose call is the answer.
         """
-        gated = verdicts or {}
         judged = tuple(
             ReviewTarget(
                 name=call["name"],
                 call_id=str(call["id"]),
                 args=dict(call["args"]),
                 is_answer=call["name"] in answers,
-                verdict=gated[call["name"]],
             )
             for call in message.tool_calls
             if call["name"] in gated
@@ -195,8 +191,7 @@ class HeldMessage(Frozen):
         if all(call.is_answer for call in judged):  # a person decides about the text, or about the structured answer
             alone = len(message.tool_calls) == len(judged) == 1
             text = json.dumps(judged[0].args, ensure_ascii=False) if alone else str(message.text)
-            answer = {"name": "answer", "call_id": None, "args": {"text": text}, "is_answer": bool(judged)}
-            judged = (ReviewTarget(**answer, verdict=verdict),)
+            judged = (ReviewTarget(name="answer", call_id=None, args={"text": text}, is_answer=bool(judged)),)
         called = {target.name for target in judged if not target.is_answer}
         schemas = {name: schema for name, schema in conversation.schemas.items() if name in called}
         conversation = conversation.model_copy(update={"schemas": schemas})

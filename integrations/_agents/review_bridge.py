@@ -59,7 +59,7 @@ class BaseBridge:
         if self.candidates is None:
             return None
         rules = self.candidates if isinstance(self.candidates, Sequence) else [self.candidates]
-        verdict = Verdict.from_stored(_verdict(request))
+        verdict = Verdict.from_stored(request["verdict"])
         return next((answers for rule in rules if (answers := rule.select(verdict)) is not None), None)
 
     def _answer(
@@ -76,11 +76,13 @@ class BaseBridge:
         """
         if item.decision is None:
             return lapsed(request, TOO_LATE), TOO_LATE
-        why = why or _refusal_of(item, request)
+        lets_out = item.decision.action in ("approve", "edit")
+        if lets_out and content_digest(item.content) != content_digest(content_of(request)):
+            why = why or CHANGED
         answer: dict[str, Any] = {}
         if why is None:
             answer = {"decisions": _response_of(item.decision, request)}
-            if item.decision.action in ("approve", "edit"):  # a node compares it with the message that it holds
+            if lets_out:  # a node compares it with the message that it holds
                 answer["content"] = content_digest(item.content)
             try:
                 checked(answer, request)
@@ -206,7 +208,7 @@ def content_of(request: Mapping[str, Any]) -> Content:
     """A request as the content of an item."""
     from guardrail.review import Candidate, Content
 
-    kind, verdict = request["kind"], _verdict(request)
+    kind, verdict = request["kind"], request["verdict"]
     shown = None if verdict["candidate"] is None else Candidate.from_stored(verdict["candidate"])
     allowed = tuple(request["review_configs"][0]["allowed_decisions"])
     if kind == "answer" and request["candidate"]["tool_calls"]:  # a plain graph releases it as a whole, or not at all
@@ -223,26 +225,6 @@ def content_of(request: Mapping[str, Any]) -> Content:
         schemas=request["schemas"],
         fixed=_fixed(request),
     )
-
-
-def _verdict(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict with the answers that the request shows beside it."""
-    shown = request["candidate"]
-    calls = [{"name": call["name"], "arguments": call["args"]} for call in shown["tool_calls"]]
-    return {
-        **request["verdict"],
-        "candidate": {"text": shown["text"], "tool_calls": calls} if shown["text"] or calls else None,
-        "meanings": list(request["meanings"]),
-    }
-
-
-def _refusal_of(item: Item, request: Mapping[str, Any]) -> str | None:
-    """Reason why a decision cannot be carried out: the message was changed since, or the edit is invalid."""
-    assert item.decision is not None, "only decided items are carried out"
-    waiting, decision = content_of(request), item.decision
-    if decision.action in ("approve", "edit") and content_digest(item.content) != content_digest(waiting):
-        return CHANGED
-    return None if decision.candidate is None else waiting.why_not(decision.candidate)
 
 
 def content_digest(content: Content) -> str:

@@ -317,7 +317,7 @@ def test_a_held_note_keeps_what_is_to_be_approved() -> None:
     assert message.usage_metadata["total_tokens"] == 72
     (judged,) = note.held.judged
     assert (judged.call_id, judged.args) == ("c2", {"to": "bob", "amount": 5})
-    assert (judged.verdict.reason, judged.verdict.artifact) == (Reason.ABOVE_THRESHOLD, OTHER)
+    assert (note.held.verdict.reason, note.held.verdict.artifact) == (Reason.ABOVE_THRESHOLD, OTHER)
 
 
 def test_a_decided_note_keeps_what_the_person_wrote() -> None:
