@@ -36,8 +36,8 @@ from .evaluation.audit import audit, prepared
 from .evaluation.choice import AUTO, choose_score
 from .evaluation.evaluate import RuleSpec
 from .evaluation.grid import evaluate_grid, sources
-from .evaluation.label_checks import broken_labels
-from .evaluation.promise_test import LEVEL, Audit
+from .evaluation.label_checks import refuse_broken
+from .evaluation.promise_test import Audit
 from .evaluation.results import Evaluation, EvaluationGrid
 from .items.answers import label_items, labels_by_hand, labels_of_file, measure_records, spec_of_answers
 from .items.documents import import_document_rows
@@ -53,6 +53,61 @@ from .scoring.names import key_of, parse_estimator
 __all__ = ["Records", "from_frame"]
 
 log = logging.getLogger("guardrail")
+
+
+_OPTION = re.compile(r"""(?:the )?--(?P<name>[a-z-]+)(?: (?P<value>'[^'\n]*'|"[^"\n]*"|[^\s;)]*[\w\]-]))?""")
+"""An option in an error of `calibrate import` or `fit`, with its value."""
+_FLAGS = {
+    "few": "few=True",
+    "trust-labels": "trust_labels=True",
+    "cluster-by-group": 'groups="cluster"',
+    "skip-bad": "settings=calibrate.ImportSettings(skip_bad=True)",
+}
+_SETTINGS = ("right", "cut", "rows", "system", "other-labels", "option-scale")
+_COMMANDS = (
+    (", or name the tool that wrote the file: --format [^.]*", ""),  # a frame has no file
+    (r"`calibrate label [^`]*--rule (\w+)`(, or --correctness \w+ of `run`)?", r'label("\1")'),
+    (r"Run: calibrate (score|label) \S+ --items", r"Call \1_items() first"),
+    (r"Run: calibrate (score|label) \S+?( --score \S+)?(?=[.;]?(\s|$))", r"Call \1() first"),
+)
+"""Commands in errors, and the calls that do the same."""
+
+
+@contextmanager
+def _arguments_named() -> Iterator[None]:
+    """Errors name the arguments and methods of Python in place of the options and commands of the command line."""
+    try:
+        yield
+    except (RecordError, UsageError) as error:
+        raise type(error)(_in_python(str(error))) from error
+
+
+def _in_python(message: str) -> str:
+    """A message with the arguments of `from_frame` and `fit` in place of the options that do the same."""
+    for command, call in _COMMANDS:
+        message = re.sub(command, call, message)
+    return re.sub(r'" (?=\w+=["\[])', '", ', _OPTION.sub(_argument, message))
+
+
+def _argument(option: re.Match[str]) -> str:
+    name, value = option["name"], option["value"] or ""
+    text = value.strip("'\"")
+    if name == "set":
+        name, _, text = text.partition("=")
+    elif name == "map" and "=" in text:
+        field, column = text.split("=", 1)
+        column = column.rpartition(":")[2]  # the name of a score is that of its column
+        return f"drop the column {field}" if column == "-" else f"{field}={json.dumps(_listed(column))}"
+    elif name == "score":
+        return f'score="{text}"'
+    elif name not in _SETTINGS:
+        return f"{_FLAGS[name]}" if name in _FLAGS else "the arguments" if name == "map" else option[0]
+    number = text.replace(".", "", 1).isdecimal()
+    return f"settings=calibrate.ImportSettings({name.replace('-', '_')}={text if number else json.dumps(text)})"
+
+
+def _listed(columns: str) -> str | list[str]:
+    return columns.split(",") if "," in columns else columns
 
 
 class Records:
@@ -103,10 +158,12 @@ class Records:
         fitted = "" if self.artifact is None else f"<pre>{escape(describe(self.artifact))}</pre>"
         return self.file._repr_html_() + fitted
 
+    @_arguments_named()
     def plot(self, estimator: str | None = None, ax: Any = None) -> Any:
         """Scores of right and wrong answers on a matplotlib axis; default: those of `fit`."""
         return self.file.plot(self._key(estimator), ax)
 
+    @_arguments_named()
     def score(self, *estimators: str | Estimator | Scorer) -> Self:
         """Measure the uncertainty of every record; no model is called, unless a judge or a scorer calls one.
 
@@ -141,6 +198,7 @@ class Records:
         self.file, self.artifact = measure_records(self.file, items_measure(spec)), None
         return self
 
+    @_arguments_named()
     def label_items(self, labels: str | Path | Iterable[Mapping[str, Any]] | None = None) -> Self:
         """Label the items: ``calibrate label --items``.
 
@@ -201,14 +259,13 @@ class Records:
             each.ledger = self.ledger
         return both
 
+    @_arguments_named()
     def compare(
         self,
         *,
         alpha: float,
         rules: Sequence[RuleSpec] = ("acrc", "certified"),
-        estimators: Sequence[str] | None = None,
         splits: int = 100,
-        seed: int = 0,
     ) -> EvaluationGrid:
         """Compare estimators on random halves of the records: how well each ranks errors, and what rules make of it.
 
@@ -218,26 +275,21 @@ class Records:
         Args:
             alpha: Target error rate among accepted answers.
             rules: Names of threshold rules, or rules of your own.
-            estimators: Keys of scores; default: all.
             splits: Random splits.
-            seed: Of the splits.
 
         Raises:
             UsageError: No scores or labels.
         """
-        pool = sources([self.file], apart=True)
-        return evaluate_grid(pool, estimators, rules=rules, alphas=[alpha], splits=splits, seed=seed)
+        return evaluate_grid(sources([self.file], apart=True), None, rules=rules, alphas=[alpha], splits=splits)
 
+    @_arguments_named()
     def evaluate(
         self,
         *,
         alphas: Sequence[float] | None = None,
         rules: Sequence[RuleSpec] | None = None,
         score: str | None = None,
-        n_calibration: int | None = None,
         splits: int = 100,
-        seed: int = 0,
-        delta: float | None = None,
         groups: Groups = "category",
     ) -> Evaluation:
         """Run threshold rules over many random splits of the records.
@@ -246,10 +298,7 @@ class Records:
             alphas: Targets; default: that of the artifact.
             rules: Names, or rules of your own; default: those that the report compares.
             score: Key of the scores; default: those that are fitted, else as `fit`.
-            n_calibration: Records to calibrate on in each split; default: half.
-            splits: Random splits.
-            seed: Of the splits.
-            delta: For rules that use one and do not bring their own.
+            splits: Random splits into halves.
             groups: With "cluster" the groups stay whole.
 
         Raises:
@@ -263,14 +312,12 @@ class Records:
             [key],
             rules=rules or compared_rules("item" if key == ITEMS else "answer"),
             alphas=alphas or [self._fitted().alpha],
-            sizes=None if n_calibration is None else [n_calibration],
             splits=splits,
-            seed=seed,
-            delta=delta,
             cluster_by_group=groups == "cluster",
         )
         return grid.cells[0].evaluation
 
+    @_arguments_named()
     def fit(
         self,
         *,
@@ -314,16 +361,14 @@ class Records:
         """
         self._refuse_unready(score)
         if not trust_labels:
-            self._refuse_broken()
-        with _arguments_named():
-            refuse_few(self.file, allowed=few)
+            refuse_broken(self.file)
+        refuse_few(self.file, allowed=few)
         part = None
         if score == AUTO:
             chosen = choose_score(self.file, groups=groups)
             score, part, settings = chosen.estimator, chosen.rest, replace(settings, choice=chosen.choice)
-        with _arguments_named():
-            key = key_of(self.file, score)
-            refuse_few(self.file, key, allowed=few)
+        key = key_of(self.file, score)
+        refuse_few(self.file, key, allowed=few)
         artifact = fit_artifact(
             self.file,
             score=key,
@@ -347,15 +392,12 @@ class Records:
             if line is not None:
                 log.warning("calibrate: %s", _in_python(line))
 
-    def audit(
-        self, artifact: CalibrationArtifact, *, level: float = LEVEL, target: float | None = None, anytime: bool = False
-    ) -> Audit:
+    @_arguments_named()
+    def audit(self, artifact: CalibrationArtifact, *, anytime: bool = False) -> Audit:
         """Test the promise of a gate that was not fitted on these records: ``calibrate audit``.
 
         Args:
             artifact: The gate. Records without scores or labels are scored and labelled as it says.
-            level: Probability of refuting a gate whose risk is exactly its target; and of supporting it.
-            target: Share to test instead of the artifact's alpha.
             anytime: Whether the verdict holds however often the audit of growing records is repeated.
 
         Raises:
@@ -367,8 +409,9 @@ class Records:
                 "calibrate: %d of %d %s are left out: the artifact was fitted on them.",
                 *(left_out, len(self.file.records), nouns_of(artifact).asked),
             )
-        return audit(artifact, file.records, key, level=level, target=target, anytime=anytime)
+        return audit(artifact, file.records, key, anytime=anytime)
 
+    @_arguments_named()
     def report(
         self,
         path: str | Path,
@@ -417,26 +460,13 @@ class Records:
                 f'of your own go in with the frame: from_frame(..., correct="COLUMN").{notes}'
             )
 
-    def _refuse_broken(self) -> None:
-        spec = self.file.header.correctness
-        misses = None if spec is None else broken_labels(self.file.records, spec.name)
-        if spec is not None and misses is not None:
-            first = misses.records[0]
-            raise UsageError(
-                f"the labels look broken: rule {spec.name} calls nearly no answer right, and {len(misses.records)} of "
-                f"the {misses.n_wrong} wrong answers contain a reference, e.g. {first.answer!r} (reference "
-                f"{' | '.join(first.references)!r}, {first.id}). If such answers are right, call "
-                f"label({misses.rule!r}). To fit on these labels all the same, pass trust_labels=True."
-            )
-
     def _key(self, estimator: str | None, artifact: CalibrationArtifact | None = None) -> str:
         """The scores that are named, else those of the artifact, else the default."""
         artifact = artifact or self.artifact
         fitted = (
             [] if artifact is None or estimator is not None else keys_of_score(self.file.header, artifact.estimator)
         )
-        with _arguments_named():
-            return fitted[0] if fitted else key_of(self.file, estimator)
+        return fitted[0] if fitted else key_of(self.file, estimator)
 
     def _unchosen(self) -> RecordTable:
         """The records without those that the artifact's estimator was chosen on."""
@@ -570,58 +600,6 @@ def _graded_columns(columns: ColumnMap, rows: Sequence[RawRow]) -> ColumnMap | N
     found = recognised(rows, columns)
     is_labelled = any(name in names for field in ("correct", "error") for name in found.of(field))
     return found if found.scores and is_labelled else None
-
-
-@contextmanager
-def _arguments_named() -> Iterator[None]:
-    """Errors name the arguments of Python in place of the options of the command line."""
-    try:
-        yield
-    except (RecordError, UsageError) as error:
-        raise type(error)(_in_python(str(error))) from error
-
-
-_OPTION = re.compile(r"""(?:the )?--(?P<name>[a-z-]+)(?: (?P<value>'[^'\n]*'|"[^"\n]*"|[^\s;)]*[\w\]-]))?""")
-"""An option in an error of `calibrate import` or `fit`, with its value."""
-_FLAGS = {"few": "few=True", "cluster-by-group": 'groups="cluster"'}
-_SETTINGS = ("right", "cut", "rows", "system", "other-labels", "option-scale")
-
-
-def _in_python(message: str) -> str:
-    """A message with the arguments of `from_frame` and `fit` in place of the options that do the same."""
-    message = re.sub(", or name the tool that wrote the file: --format [^.]*", "", message)  # a frame has no file
-    return re.sub(r'" (?=\w+=["\[])', '", ', _OPTION.sub(_argument, message))
-
-
-def _argument(option: re.Match[str]) -> str:
-    name, value = option["name"], option["value"] or ""
-    text = value.strip("'\"")
-    if name in _FLAGS:
-        return f"{_FLAGS[name]} {value}".rstrip()
-    if name == "score":
-        return f'score="{text}"'
-    if name == "map":
-        return _mapped(*text.split("=", 1)) if "=" in text else f"the arguments {value}".rstrip()
-    if name == "skip-bad":
-        return "settings=calibrate.ImportSettings(skip_bad=True)"
-    if name == "set":
-        name, _, text = text.partition("=")
-    elif name not in _SETTINGS:
-        return option[0]
-    number = text.replace(".", "", 1).isdecimal()
-    return f"settings=calibrate.ImportSettings({name.replace('-', '_')}={text if number else json.dumps(text)})"
-
-
-def _mapped(field: str, column: str) -> str:
-    """The argument for ``--map FIELD=COLUMN``."""
-    name, _, own = column.rpartition(":")
-    if column == "-":
-        return f"drop the column {field}"
-    if field == "certainty":
-        return f'score=calibrate.ScoreColumn("{name}", "{own}", "certainty")' if name else f'certainty="{own}"'
-    if field == "score" and name:
-        return f'score=calibrate.ScoreColumn("{name}", "{own}")'
-    return f"{field}={json.dumps(own.split(',') if ',' in own else own)}"
 
 
 def _rows(frame: Any) -> Iterator[Mapping[str, Any]]:

@@ -107,7 +107,7 @@ def score_on_ray(
     path = reader.path.absolute()
     spans = spans_of(path, reader.good, int(part_mib * 2**20))
     with path.open("rb") as stream:
-        reader.fragments = sum(line.endswith(b"\n") and is_fragment(line) for line in stream) if reader.skips else 0
+        reader.warn_of(sum(line.endswith(b"\n") and is_fragment(line) for line in stream) if reader.skips else 0)
 
     def make() -> Any:
         made = scoring()

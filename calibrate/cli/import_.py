@@ -163,7 +163,7 @@ def _name_model(path: Path, out: Path | None, model: str | None) -> None:
             )
         return RecordFile(file.path, file.header.model_copy(update={"model": identity}), file.records, file.torn)
 
-    header = rewrite_records(path, named).header
+    header = rewrite_records(path, path, named).header
     print_line(f"The answers are of provider {identity.provider}, model {identity.model}.")
     finish([path], next_step(header, path))
 

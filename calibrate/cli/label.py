@@ -16,12 +16,12 @@ from guardrail.notebook import percent
 from ..correctness import available_rules, label_file
 from ..data.labels import apply_labels, queue_of, read_labels
 from ..data.progress import bar, silent
-from ..data.records import GIVEN, Record, RecordFile, read_records
+from ..data.records import GIVEN, Record, RecordFile, read_records, rewrite_records
 from ..data.table import table_of
 from ..report.facts import describe_spec
 from ..scoring.names import key_of
 from .frame.app import command
-from .frame.files import changed_file, keep_inputs, one_file
+from .frame.files import keep_inputs, one_file
 from .frame.items import label_by_items, refuse_with_items
 from .frame.labels import print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
@@ -135,7 +135,7 @@ def _label_answers(source: Path, target: Path, options: _Options, people: Path |
         queue = queue_of(file.records[: options.limit] if drawn else file.records, shuffled=not drawn)
         if not ask_people(file, queue[: options.limit], People(people, options.review_store)):
             return
-    labelled = changed_file(source, target, lambda file: _all_labelled(file, options, people))
+    labelled = rewrite_records(source, target, lambda file: _all_labelled(file, options, people))
     _conclude(labelled, target, next_step(labelled.header, target), by_rule=people is None)
 
 
@@ -206,7 +206,7 @@ def _label_undecided(source: Path, target: Path, options: _Options, people: Path
         queue = _surest_first(undecided, file)[: options.limit]
         if not ask_people(file, queue, People(people, options.review_store, " --undecided")):
             return
-    labelled = changed_file(source, target, lambda file: _decided(file, options, people))
+    labelled = rewrite_records(source, target, lambda file: _decided(file, options, people))
     _conclude(labelled, target, next_step(labelled.header, target), by_rule=people is None, undecided=True)
 
 

@@ -26,7 +26,7 @@ from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, read_records, rewrite_records
 from ..data.split import Groups, split
 from ..evaluation.choice import AUTO
-from ..evaluation.label_checks import judge_to_look_at, merged
+from ..evaluation.label_checks import judge_to_look_at, merged, refuse_broken
 from ..fitting import Target, rule_for
 from ..items.answers import stored_spec
 from ..pipeline import FitSettings
@@ -46,7 +46,6 @@ from .frame.labels import (
     print_label_checks,
     print_labels,
     print_merged,
-    refuse_broken,
     refuse_mixed,
     rule_from,
 )
@@ -249,7 +248,7 @@ def _records(
             rule = rule_from(file, settings.correctness, judge_model=settings.judge_model, cache=_judge_cache(path))
             return label_file(scored, rule)
 
-        file = rewrite_records(path, scored_and_labelled)
+        file = rewrite_records(path, path, scored_and_labelled)
     print_labels(file)
     return file
 

@@ -213,8 +213,6 @@ def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:
 
     If most records could not be measured, that and the reasons come first.
     """
-    if summary.fragments:
-        console.print(f"{summary.fragments} torn lines were left out: the disk was full while they were written.")
     if header.estimators and all(2 * len(summary.of(key)[0]) < summary.n_records for key in header.estimators):
         reasons: Counter[str] = max((summary.of(key)[1] for key in header.estimators), key=Counter.total)
         counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())

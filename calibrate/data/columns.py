@@ -33,7 +33,7 @@ from guardrail.types import Unmeasured
 from .item_columns import ItemColumns
 from .progress import Progress, silent
 from .record import Record, refuse_other_lengths
-from .records import RecordFile, RecordReader, pooled, read_records, refuse_missing, warn_of_fragments
+from .records import RecordFile, RecordReader, pooled, read_records, refuse_missing
 from .table import DIGESTS, NUMBERS, RecordTable, Source, columns_of, table_of
 
 __all__ = ["LARGE", "in_memory", "open_each", "open_records"]
@@ -197,7 +197,6 @@ def _made(reader: RecordReader, progress: Callable[[int], None]) -> dict[str, An
         ends.append(np.fromiter(map(len, ids), np.int64))
         offsets.append(np.array([start for start, _ in batch_of_rows], dtype=np.int64))
         progress(reader.good)
-    warn_of_fragments(reader.path, reader.fragments)
     batches[0] |= {name: np.empty(0, np.int32) for name in numbers}
     columns: dict[str, Any] = {
         "offset": np.concatenate(offsets),

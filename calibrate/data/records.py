@@ -160,12 +160,10 @@ def read_records(path: str | Path, *more: str | Path) -> RecordFile:
         RecordError: A malformed line or a second record with the same id; file, line and field are named.
         UsageError: A missing file, or files that cannot be pooled.
     """
-    return pooled([_read(Path(each)) for each in (path, *more)])
-
-
-def _read(path: Path) -> RecordFile:
-    refuse_missing(path)
-    return _scan(path)[0]
+    paths = [Path(each) for each in (path, *more)]
+    for each in paths:
+        refuse_missing(each)
+    return pooled([_scan(each)[0] for each in paths])
 
 
 def refuse_missing(path: Path) -> None:
@@ -178,12 +176,6 @@ def refuse_missing(path: Path) -> None:
         raise UsageError(
             f"no record file at {path}. `calibrate collect` makes one, and of people's decisions `calibrate learn`."
         )
-
-
-def warn_of_fragments(path: Path, number: int) -> None:
-    """Log how many torn lines were left out, if any."""
-    if number:
-        log.warning("calibrate: %s: %d torn lines were left out: the disk was full as they were written", path, number)
 
 
 def pooled(files: Sequence[RecordFile]) -> RecordFile:
@@ -314,24 +306,25 @@ def _correctness(specs: Sequence[CorrectnessSpec | None]) -> CorrectnessSpec | N
     return CorrectnessSpec(name=GIVEN, version=first.version, params={"file": names, "sha256": digest})
 
 
-def rewrite_records(path: str | Path, change: Callable[[RecordFile], RecordFile]) -> RecordFile:
-    """Replace a record file by a changed version of itself, atomically, with no writer in between.
+def rewrite_records(source: str | Path, target: str | Path, change: Callable[[RecordFile], RecordFile]) -> RecordFile:
+    """Write a changed version of a record file, atomically, with no other writer of the target in between.
 
     Args:
-        path: The record file.
+        source: The record file that is read.
+        target: The record file that is written; it may be the source.
         change: From the present file to the file to write.
 
     Returns:
-        What is there now.
+        What the target holds now.
 
     Raises:
-        UsageError: The file is missing, or another process is writing it.
+        UsageError: The file is missing, or another process is writing the target.
         RecordError: As `read_records`.
     """
-    path = Path(path)
-    with exclusive(path):
-        changed = change(read_records(path))
-        _replace(path, changed.header, changed.records)
+    source, target = Path(source), Path(target)
+    with exclusive(target):
+        changed = change(read_records(source))
+        _replace(target, changed.header, changed.records, mode_of(target, source))
     return changed
 
 
@@ -366,14 +359,12 @@ class RecordReader:
         header: Its first line.
         skips: Whether a gateway wrote the file, so that torn lines before the last (`is_fragment`) are left out.
         torn: Whether a torn last line was left out; known at the end.
-        fragments: Number of torn lines before the last that were left out; known at the end.
         good: Bytes up to the end of the last good line so far.
     """
 
     def __init__(self, path: Path, stream: IO[bytes], read: Callable[[bytes], Any] = Record.from_stored) -> None:
         self.path = path
         self.torn = False
-        self.fragments = 0
         self.good = 0
         self._stream, self._read = stream, read
         for line in stream:
@@ -393,7 +384,7 @@ class RecordReader:
                 yield record
 
     def rows(self, start: int | None = None, stop: float = math.inf) -> Iterator[tuple[int, Any]]:
-        """First byte and row of each line.
+        """First byte and row of each line; at the end of the file, torn lines that were left out are logged.
 
         Args:
             start: First byte of the first line; default: the line behind the last that was read.
@@ -405,6 +396,7 @@ class RecordReader:
         if start is not None:
             self._stream.seek(start)
             self.good = start
+        fragments = 0
         for line in self._stream if self.good < stop else ():
             start, self.good = self.good, self.good + len(line)
             try:
@@ -414,11 +406,18 @@ class RecordReader:
                 if not line.endswith(b"\n"):  # only the last line can lack its end
                     self.good, self.torn = start, True
                 elif self.skips and is_fragment(line):
-                    self.fragments += 1
+                    fragments += 1
                 else:
                     raise self._fault(start, line, error) from error
             if self.good >= stop:
                 return
+        self.warn_of(fragments)
+
+    def warn_of(self, fragments: int) -> None:
+        """Log how many torn lines were left out, if any."""
+        if fragments:
+            torn = "torn lines were left out: the disk was full as they were written"
+            log.warning("calibrate: %s: %d %s", self.path, fragments, torn)
 
     def record(self, start: int) -> Record:
         """The record in the line that begins at a byte.
@@ -581,7 +580,6 @@ def _scan(path: Path) -> tuple[RecordFile, int]:
     with path.open("rb") as stream:
         reader = RecordReader(path, stream)
         records = tuple(reader)
-    warn_of_fragments(path, reader.fragments)
     return RecordFile(path, reader.header, records, reader.torn), reader.good
 
 

@@ -21,7 +21,7 @@ from guardrail.errors import RecordError, UsageError, require
 
 from .row import RawRow, search, short
 
-__all__ = ["KINDS", "Found", "RowSource", "json_document", "open_rows", "read_rows"]
+__all__ = ["KINDS", "Found", "RowSource", "open_rows", "read_rows"]
 
 KINDS = ("csv", "json", "jsonl", "parquet")
 """Kinds of files with one row a question; csv stands for every table in a text file."""
@@ -103,7 +103,7 @@ def read_rows(path: Path, kind: str | None = None) -> Iterator[RawRow]:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def json_document(path: Path, hint: str) -> Any:
+def _document(path: Path, hint: str) -> Any:
     """The value in a JSON file.
 
     Args:
@@ -145,7 +145,7 @@ def _jsonl(path: Path) -> Iterator[Found]:
                 problem = f"{error.msg} at column {error.colno}, near {short(text)}"
                 yield RecordError(f"{where}: not JSON: {problem}. Each line must be one complete JSON object.")
                 continue
-            except (ValueError, RecursionError) as error:  # as in `json_document`
+            except (ValueError, RecursionError) as error:  # as in `_document`
                 yield RecordError(f"{where}: cannot be read as JSON ({error}). Correct the line.")
                 continue
             if isinstance(values, dict):
@@ -156,7 +156,7 @@ def _jsonl(path: Path) -> Iterator[Found]:
 
 def _json_rows(path: Path, where: str | None) -> Iterator[Found]:
     """Rows of a JSON document: its objects, those at a path in it or under "data", or a table of columns and data."""
-    found = json_document(path, "The file is truncated, or not a JSON document.")
+    found = _document(path, "The file is truncated, or not a JSON document.")
     if where is not None and isinstance(found, dict):
         found = search(where, found, "--rows")
     if isinstance(found, dict) and isinstance(found.get("columns"), list) and isinstance(found.get("data"), list):
@@ -301,10 +301,9 @@ def _written(cell: Any) -> str:
 
 
 # -- Parquet files, and folders of Hugging Face `datasets`, through pyarrow (the extra "data") -------------------------
-# A folder is either what ``Dataset.save_to_disk`` wrote (``state.json`` and Arrow stream files), what
-# ``DatasetDict.save_to_disk`` wrote (``dataset_dict.json`` and one such folder a split), or a folder of Parquet files
-# as on the hub. Splits are never mixed: calibrating on training questions of the model is a mistake that must be
-# asked for.
+# A folder is what `save_to_disk` wrote (``state.json`` and Arrow stream files; of several splits a folder each), or has
+# Parquet files as on the hub. Splits are never mixed: calibrating on training questions of the model is a mistake that
+# must be asked for.
 
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
@@ -339,39 +338,28 @@ def _folder(path: Path) -> Iterator[RawRow]:
     Raises:
         UsageError: Several splits, or no dataset there.
     """
-    if (path / "dataset_dict.json").is_file():
-        splits = _state(path / "dataset_dict.json").get("splits") or []
-        if len(splits) != 1:
-            there = ", ".join(splits) or "none"
-            raise UsageError(f"{path} holds splits {there}. Give the folder of one, e.g. {path}/test")
-        return _folder(path / splits[0])
-    if (path / "state.json").is_file():
-        return _saved(path)
-    shards = sorted(path.rglob("*.parquet"))
+    saved, shards = sorted(path.rglob("state.json")), sorted(path.rglob("*.parquet"))
+    splits = {each.parent.relative_to(path).as_posix() for each in saved}
+    splits |= {_SHARD.sub("", shard.relative_to(path).with_suffix("").as_posix()) for shard in shards}
+    if len(splits) > 1:
+        raise UsageError(
+            f"{path} holds several splits ({', '.join(sorted(splits))}). Give the folder or the Parquet file of one."
+        )
+    if saved:
+        return _saved(saved[0])
     if not shards:
         raise UsageError(
-            f"{path} holds no dataset: no state.json, dataset_dict.json or *.parquet. Give the folder that "
-            "`save_to_disk` wrote, or one with Parquet files."
+            f"{path} holds no dataset: no state.json and no *.parquet. Give the folder that `save_to_disk` wrote, or "
+            "one with Parquet files."
         )
-    names = sorted({_SHARD.sub("", shard.relative_to(path).with_suffix("").as_posix()) for shard in shards})
-    if len(names) > 1:
-        raise UsageError(f"{path} holds several splits ({', '.join(names)}). Give the Parquet file of one of them.")
     return (row for shard in shards for row in _arrow(shard))
 
 
 def _saved(path: Path) -> Iterator[RawRow]:
-    """Rows of a folder that `save_to_disk` wrote, in the order its state file lists."""
-    state = _state(path / "state.json")
+    """Rows of the folder of a state file that `save_to_disk` wrote, in the order that it lists."""
+    state = _document(path, "Save the dataset again.")
+    if not isinstance(state, dict) or not state.get("_data_files"):
+        raise UsageError(f"{path} lists no data file. Save the dataset again with `save_to_disk`.")
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise UsageError(f"{path} stores a selection of rows. Save it again after `dataset.flatten_indices()`.")
-    names = [str(entry["filename"]) for entry in state.get("_data_files") or []]
-    if not names:
-        raise UsageError(f"{path}/state.json lists no data file. Save the dataset again with `save_to_disk`.")
-    return (row for name in names for row in _arrow(path / name))
-
-
-def _state(path: Path) -> dict[str, Any]:
-    document = json_document(path, "Save the dataset again.")
-    if not isinstance(document, dict):
-        raise RecordError(f"{path}: got {type(document).__name__}; it must be a JSON object. Save the dataset again.")
-    return document
+    return (row for entry in state["_data_files"] for row in _arrow(path.with_name(str(entry["filename"]))))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from guardrail.errors import UsageError
 from guardrail.judges import Judge, JudgeSpec, default_judge, make_judge
 from guardrail.judges.base import Item
 from guardrail.judges.registry import JUDGES
@@ -33,6 +34,8 @@ __all__ = [
     "lowest",
     "merged",
     "missed",
+    "missed_text",
+    "refuse_broken",
     "suspicious",
     "unread_answers",
 ]
@@ -195,6 +198,31 @@ def broken_labels(records: Sequence[Record], rule: str) -> Missed | None:
         return None
     misses = missed(records, rule)
     return misses if misses is not None and len(misses.records) >= _MANY * misses.n_wrong else None
+
+
+def missed_text(misses: Missed, file: RecordFile) -> str:
+    """What a person should know of such answers, with the rule that calls them right."""
+    first = misses.records[0]
+    text, against = f"{first.answer!r:.60}", f"{' | '.join(first.references)!r:.60}"
+    return (
+        f"{len(misses.records)} of the {misses.n_wrong} wrong answers contain a reference, e.g. {text} (reference "
+        f"{against}, {first.id}). If such answers are right, use rule {misses.rule}: `calibrate label {file.typed} "
+        f"--rule {misses.rule}`, or --correctness {misses.rule} of `run`."
+    )
+
+
+def refuse_broken(file: RecordFile) -> None:
+    """Stop before a fit where the labels look broken.
+
+    Raises:
+        UsageError: The rule calls nearly no answer right, and many wrong answers contain a reference.
+    """
+    spec = file.header.correctness
+    if spec is not None and (misses := broken_labels(file.records, spec.name)) is not None:
+        raise UsageError(
+            f"the labels of {file.path} look broken: rule {spec.name} calls nearly no answer right, and "
+            f"{missed_text(misses, file)} To fit on these labels all the same, add --trust-labels."
+        )
 
 
 # -- Wrong answers that the judge of a score takes for right ones ------------------------------------------------------

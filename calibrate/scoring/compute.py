@@ -71,11 +71,10 @@ class ScoreSummary:
 
     Attributes:
         n_records: Records so far.
-        fragments: Torn lines that were left out.
     """
 
     def __init__(self) -> None:
-        self.n_records = self.fragments = 0
+        self.n_records = 0
         self._values: dict[str, array[float]] = {}
         self._reasons: dict[str, Counter[str]] = {}
 
@@ -156,10 +155,8 @@ def score_file(
     """
     summary = ScoreSummary()
     written: list[RecordHeader] = []
-    readers: list[RecordReader] = []
 
     def change(reader: RecordReader) -> tuple[RecordHeader, Iterator[Record]]:
-        readers.append(reader)
         chosen = estimators(reader.header.plan)
         own = _ranks(chosen, source if ranks is None else ranks)
         make = partial(Scoring.of, reader.header, estimators, own)
@@ -175,7 +172,6 @@ def score_file(
             if summary.n_records % 20 == 0:
                 progress(summary.n_records, max(summary.n_records, total))
             yield record
-        summary.fragments = readers[0].fragments
 
     stream_records(source, target, change)
     progress(summary.n_records, summary.n_records)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from ...data.columns import open_each
 from ...data.formats.field_map import ImportSettings
 from ...data.formats.graded import graded_file, is_table
 from ...data.progress import bar
-from ...data.records import RecordFile, pooled, read_records, rewrite_records, write_records
+from ...data.records import RecordFile, pooled, read_records, write_records
 from ...data.table import table_of
 from ...evaluation.promise_test import DIFFERENT
 from ...ledger import follow
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from guardrail.review import ReviewStore
 
 __all__ = [
-    "changed_file",
     "keep_inputs",
     "one_file",
     "open_files",
@@ -209,15 +208,6 @@ def warn_undecided(file: RecordFile) -> None:
             f"{n} of {len(file.records)} answers of {file.path} are undecided and count as wrong. Labels of a rule "
             f"are completed with: calibrate label {file.typed} --undecided --interactive"
         )
-
-
-def changed_file(source: Path, target: Path, change: Callable[[RecordFile], RecordFile]) -> RecordFile:
-    """Change a record file in place, under its lock, or into another file."""
-    if source.resolve() == target.resolve():
-        return rewrite_records(source, change)
-    changed = change(read_records(source))
-    write_records(target, changed.header, changed.records)
-    return changed
 
 
 def pair_cache(records: Path) -> Path:

@@ -16,7 +16,7 @@ from ...data.records import Record, RecordFile, write_records
 from ...data.split import Groups, one_per_question, split
 from ...evaluation.audit import audit, refuse_untestable
 from ...evaluation.choice import AUTO, choose_score
-from ...evaluation.label_checks import suspicious
+from ...evaluation.label_checks import refuse_broken, suspicious
 from ...fitting import DEFAULT_DELTA
 from ...judging import refuse_fitted, require_same
 from ...ledger import Ledger, counted, follow
@@ -25,7 +25,7 @@ from ...report.assessment import Found, VerdictText, second_look
 from ...report.facts import auroc_of
 from ...scoring.scores import refuse_failed
 from .files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
-from .labels import print_structured, refuse_broken
+from .labels import print_structured
 from .next_commands import fresh_command, listed
 from .options import TableFlags, chosen_estimator
 from .terminal import print_line

@@ -13,7 +13,7 @@ from guardrail.judges import Judge, make_judge
 from guardrail.notebook import percent
 
 from ...data.progress import bar
-from ...data.records import RecordFile
+from ...data.records import RecordFile, rewrite_records
 from ...items.answers import (
     label_items,
     labels_of_file,
@@ -22,7 +22,6 @@ from ...items.answers import (
     stored_spec,
 )
 from ...spec_syntax import assignment, parse_name
-from .files import changed_file
 from .terminal import console, print_line, table
 
 __all__ = ["ScoreItems", "label_by_items", "refuse_with_items", "refuse_without_items", "score_by_items"]
@@ -105,7 +104,7 @@ def score_by_items(source: Path, target: Path, options: ScoreItems, spec: ItemsS
         with bar(console, "measuring items", "records") as progress:
             return measure_records(file, measure, progress=progress)
 
-    file = changed_file(source, target, change)
+    file = rewrite_records(source, target, change)
     cap = stored_spec(file).cap
     sizes = [len(record.items) for record in file.records if record.items is not None]
     scores = [item.uncertainty for record in file.records for item in record.items or ()]
@@ -128,7 +127,7 @@ def label_by_items(source: Path, target: Path, labels: Path | None) -> None:
     def change(file: RecordFile) -> RecordFile:
         return label_items(file) if labels is None else labels_of_file(file, labels)
 
-    file = changed_file(source, target, change)
+    file = rewrite_records(source, target, change)
     asked = [record.item_labels.right for record in file.records if record.items and record.item_labels]
     right = [label for some in asked for label in some]
     wrong, undecided = len(right) - right.count(True), right.count(None)

@@ -15,7 +15,7 @@ from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, make_r
 from ...correctness.registry import structured_advice
 from ...data.labels import contradictions
 from ...data.records import GIVEN, RecordFile
-from ...evaluation.label_checks import Merged, Missed, broken_labels, labelled_answers, missed
+from ...evaluation.label_checks import Merged, labelled_answers, missed, missed_text
 from ...report.facts import describe_spec
 from .terminal import console, print_line, shortened
 
@@ -24,7 +24,6 @@ __all__ = [
     "print_labels",
     "print_merged",
     "print_structured",
-    "refuse_broken",
     "refuse_mixed",
     "rule_from",
 ]
@@ -126,31 +125,7 @@ def print_label_checks(file: RecordFile) -> None:
             soft_wrap=True,
         )
     if (misses := missed(file.records, spec.name)) is not None:
-        print_line(_missed_text(misses, file), "yellow")
-
-
-def _missed_text(misses: Missed, file: RecordFile) -> str:
-    first = misses.records[0]
-    text, against = shortened(first.answer or ""), shortened(" | ".join(first.references))
-    return (
-        f"{len(misses.records)} of the {misses.n_wrong} wrong answers contain a reference, e.g. {text} (reference "
-        f"{against}, {first.id}). If such answers are right, use rule {misses.rule}: `calibrate label {file.typed} "
-        f"--rule {misses.rule}`, or --correctness {misses.rule} of `run`."
-    )
-
-
-def refuse_broken(file: RecordFile) -> None:
-    """Stop before a fit where the labels look broken.
-
-    Raises:
-        UsageError: The rule calls nearly no answer right, and many wrong answers contain a reference.
-    """
-    spec = file.header.correctness
-    if spec is not None and (misses := broken_labels(file.records, spec.name)) is not None:
-        raise UsageError(
-            f"the labels of {file.path} look broken: rule {spec.name} calls nearly no answer right, and "
-            f"{_missed_text(misses, file)} To fit on these labels all the same, add --trust-labels."
-        )
+        print_line(missed_text(misses, file), "yellow")
 
 
 def print_merged(merges: Merged | None) -> None:

@@ -44,7 +44,7 @@ def test_a_system_message_may_stand_in_a_file_or_in_the_conversations(tmp_path: 
     talks = [({"role": "system", "content": text}, {"role": "user", "content": "q?"}) for text in ("one", "two")]
     first, second = (Question(id=f"{place}", question="q?", messages=talk) for place, talk in enumerate(talks))
     assert CollectSettings().prompt([first, first]).system == "one"
-    with pytest.raises(UsageError, match="'0' and '1' begin with different system messages"):
+    with pytest.raises(UsageError, match="'1' has the system message 'two', question '0' has 'one'"):
         CollectSettings().prompt([first, second])
 
 

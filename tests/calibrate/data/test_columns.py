@@ -310,7 +310,7 @@ def test_columns_are_made_again_when_the_log_has_changed(records_path: Path, mon
         log.write(whole[80][50:] + b"\n" + whole[81].rstrip())
     assert_read(records_path, KEY)  # a last line without its end is whole if it is a record
     assert len(made) == 3
-    rewrite_records(records_path, lambda file: RecordFile(file.path, file.header, file.records[::-1]))
+    rewrite_records(records_path, records_path, lambda file: RecordFile(file.path, file.header, file.records[::-1]))
     assert_read(records_path, KEY)
     content = records_path.read_bytes()
     with records_path.open("r+b") as same:  # in place, with the same size

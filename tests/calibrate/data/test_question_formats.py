@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -190,13 +191,12 @@ def test_splits_are_never_mixed(tmp_path: Path) -> None:
     both = tmp_path / "both"
     arrow_folder(both / "train", rows, shards=2)
     arrow_folder(both / "validation", rows)
-    document(both / "dataset_dict.json", {"splits": ["train", "validation"]})
-    with pytest.raises(UsageError, match="holds splits train, validation"):
+    with pytest.raises(UsageError, match=r"holds several splits \(train, validation\)"):
         read_questions(both)
     # Shards are read in the order that the state file lists: rows 0 and 2, then 1 and 3.
     assert [question.id for question in read_questions(both / "train")] == ["m0", "m2", "m1", "m3"]
-    document(both / "dataset_dict.json", {"splits": ["validation"]})
-    assert len(read_questions(both)) == 4
+    shutil.rmtree(both / "train")
+    assert len(read_questions(both)) == 4  # as `DatasetDict.save_to_disk` writes it
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     for name in ("train-00000-of-00001", "test-00000-of-00001"):

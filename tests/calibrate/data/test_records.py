@@ -185,7 +185,7 @@ def test_no_writer_gets_between_reading_and_rewriting(tmp_path: Path) -> None:
         labelled = tuple(r.model_copy(update={"correct": True}) for r in file.records)
         return RecordFile(file.path, file.header, labelled)
 
-    assert rewrite_records(path, change).records == read_records(path).records
+    assert rewrite_records(path, path, change).records == read_records(path).records
     assert [r.correct for r in read_records(path).records] == [True]
 
 

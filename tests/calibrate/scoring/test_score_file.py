@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
 from calibrate.cli import app
-from calibrate.cli.score import print_scores
 from calibrate.data.records import read_records, read_spans, write_records
 from calibrate.scoring.compute import lacking, score_file, score_records, supported, with_cache
 from calibrate.scoring.names import estimator_key, parse_estimator
@@ -97,12 +96,11 @@ def test_only_torn_lines_of_a_gateway_are_skipped_and_counted(tmp_path: Path, ca
     path = observed(tmp_path / "observed.jsonl")
     header, first, second, third = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(header + first[:40] + second + third)  # the second record is lost with the torn first
-    header_written, summary = score_file(path, tmp_path / "scored.jsonl", supported)
-    assert (summary.n_records, summary.fragments) == (1, 1)
+    _, summary = score_file(path, tmp_path / "scored.jsonl", supported)
+    assert summary.n_records == 1
+    assert "1 torn lines were left out" in caplog.text
     assert [record.id for record in read_records(tmp_path / "scored.jsonl").records] == ["r2"]
     assert [record.id for record in read_records(path).records] == ["r2"]
-    print_scores(header_written, summary)
-    assert "1 torn lines were left out" in caplog.text
     start = len(header)
     spans = [(start, path.stat().st_size)]
     assert [record.id for record in read_spans(path, spans)] == ["r2"]
