@@ -446,7 +446,7 @@ class Records:
     def _refuse_unready(self, score: str | None) -> None:
         """Refuse to fit records without scores or labels, and name the call that makes them."""
         by_item = (score or (*self.file.header.whole_answer_keys, ITEMS)[0]) == ITEMS
-        notes = "".join(f" {note}." for note in self.notes if note.startswith("Column "))
+        notes = "".join(f" {note}." for note in self.notes if note.startswith("Columns "))
         if not self.file.header.estimators:
             raise UsageError(
                 "these records have no scores yet. Call score() first, which measures how much the samples disagree; a "

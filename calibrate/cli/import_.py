@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -17,7 +17,7 @@ from guardrail.specs import IMPORTED, identify
 
 from ..data.formats.exports import EXPORTS
 from ..data.formats.field_map import IMPORTED as IMPORTED_SCORE
-from ..data.formats.field_map import ImportSettings, Primary, parse_map
+from ..data.formats.field_map import ImportSettings, OptionScale, OtherLabels, Primary, parse_map
 from ..data.formats.read import Imported, import_file, write_bad
 from ..data.records import RecordFile, header_of, rewrite_records, write_records
 from ..data.rows import KINDS
@@ -73,15 +73,13 @@ def import_(
         str | None, typer.Option(help="Which of several models to read.", metavar="NAME", rich_help_panel=COLUMNS)
     ] = None,
     primary: Annotated[
-        str,
+        Primary,
         typer.Option(
-            help="The answer: majority of the samples, first, sampled, or a column.",
-            metavar="HOW",
-            rich_help_panel=VALUES,
+            help="The answer, of the samples: majority, first, sampled.", metavar="HOW", rich_help_panel=VALUES
         ),
     ] = "majority",
     option_scale: Annotated[
-        Literal["logit", "logprob", "probability"] | None,
+        OptionScale | None,
         typer.Option(help="logit, logprob or probability.", metavar="SCALE", rich_help_panel=VALUES),
     ] = None,
     right: Annotated[
@@ -92,7 +90,7 @@ def import_(
         float | None, typer.Option(help="Labels are grades, right from here on.", rich_help_panel=VALUES)
     ] = None,
     other_labels: Annotated[
-        Literal["wrong", "unlabelled"] | None,
+        OtherLabels | None,
         typer.Option(help="Third labels are: wrong, unlabelled.", metavar="HOW", rich_help_panel=VALUES),
     ] = None,
 ) -> None:
@@ -115,11 +113,10 @@ def import_(
         raise UsageError(f"--skip-bad must be a share in [0, 1], got {skip_bad:g}. Write 0.1 for 10 %.")
     plan = load_settings(ImportedPlan, None, {}, assigned or ())
     identity = None if model is None or ":" not in model else identify(resolve_model(model))
-    chosen = next((name for name in get_args(Primary) if name == primary), None)
     settings = ImportSettings(
         format=format,
-        columns=parse_map([*(map or ()), *([] if chosen else [f"answer={primary}"])]),
-        primary=chosen or "majority",
+        columns=parse_map(map or ()),
+        primary=primary,
         option_scale=option_scale,
         rows=rows,
         right=tuple(right or ()),

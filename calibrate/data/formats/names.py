@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ..row import RawRow
 from .field_map import FIELDS, SCORES, ColumnMap, score_column
 
-__all__ = ["column_names", "overlooked", "proposed", "read_as", "recognised"]
+__all__ = ["column_names", "proposed", "read_as", "recognised"]
 
 _LABELS = ("correct", "error")
 """Fields of labels."""
@@ -19,27 +19,17 @@ _RECOGNISED = ("id", "question", "references", "answer", *_LABELS, "group")
 """Fields that are recognised beside scores in a table that has its scores and labels."""
 
 _USUAL = {
-    "question": ("the question", "prompt query input instruction"),
-    "references": (
-        "the accepted answers",
-        "ref reference gold gold_answer golden_answer ground_truth target expected expected_answer",
-    ),
-    "answer": ("the answer that is judged", "response output prediction completion model_answer reply"),
-    "samples": ("the sampled answers", "generations completions responses"),
-    "correct": ("whether the answer is right", "is_correct right ok label passed"),
-    "error": ("whether the answer is wrong", "is_error wrong incorrect"),
-    "confidence": ("a confidence in [0, 1]", "confidence conf probability prob p_true"),
-    "certainty": (
-        "a number that is higher for more certain answers",
-        "certainty logprob mean_logprob log_likelihood",
-    ),
-    "score": (
-        "an uncertainty (higher is less certain)",
-        "score uncertainty entropy semantic_entropy perplexity",
-    ),
+    "question": "prompt query input instruction",
+    "references": "ref reference gold gold_answer golden_answer ground_truth target expected expected_answer",
+    "answer": "response output prediction completion model_answer llm_answer reply",
+    "samples": "generations completions responses",
+    "correct": "is_correct right ok label passed",
+    "error": "is_error wrong incorrect",
+    "confidence": "confidence conf probability prob p_true",
+    "certainty": "certainty logprob mean_logprob log_likelihood",
+    "score": "score uncertainty entropy semantic_entropy perplexity",
 }
-"""What a field holds, and names that its columns often have. An import needs a mapping all the same, because a guess
-may be wrong."""
+"""Names that the columns of a field often have. An import needs a mapping all the same: a guess may be wrong."""
 
 _ROOT = re.compile(r"[.\[| ]")
 """End of the column that a path begins with."""
@@ -94,39 +84,29 @@ def read_as(columns: ColumnMap, names: Sequence[str]) -> str:
     return f"Read as {', '.join(said)}" + (f"; not read: {', '.join(unread)}." if unread else ".")
 
 
-def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
-    """A hint for each unread column whose name is nearly that of a field that has no column: the ``--map`` to use it.
+def proposed(names: Collection[str], columns: ColumnMap) -> str:
+    """Options that read columns which are not read, by what such names usually or nearly say; "" without any.
 
     Args:
-        seen: Columns of the rows.
-        columns: The map they were read with.
+        names: All columns of the file.
+        columns: The map that they are read with.
     """
-    read, known = _taken(columns, seen)
-    for column in sorted(set(seen) - read):
-        near = difflib.get_close_matches(_plain(column), FIELDS, n=1, cutoff=0.8)
-        field = _usual_field(column) or next(iter(near), None)
-        if field is not None and field not in known:
-            holds = _USUAL[field][0] if field in _USUAL else f"the field {field}"
-            mapping = shlex.quote(f"{field}={column}")
-            yield f"Column {column!r} was not read. If it holds {holds}: --map {mapping}"
-
-
-def proposed(names: Sequence[str]) -> str:
-    """Options that fit columns by their names, for an error; "" without any."""
+    read, known = _taken(columns, names)
+    left = [name for name in names if name not in read]
     numbered: dict[str, list[str]] = {}
-    for name in names:
+    for name in left:
         if match := re.fullmatch(r"(.*\D)\d+", name):
             numbered.setdefault(match[1], []).append(name)
     samples = max(numbered.values(), key=len, default=[])
-    left = [name for name in reversed(names) if name not in samples and name not in FIELDS]
-    # A name such as llm_answer says at its end what it holds.
-    usual = {_usual_field(name) or _usual_field(re.split("[ _-]", name)[-1]): name for name in left}
-    options = [
-        f"--map {shlex.quote(f'{field}={usual[field]}')}"
-        for field in ("question", "references", "answer")
-        if field in usual
-    ]
-    return " ".join([*options, *([f"--map samples={','.join(samples)}"] if len(samples) > 1 else [])])
+    options = []
+    for name in left:
+        near = difflib.get_close_matches(_plain(name), FIELDS, n=1, cutoff=0.8)
+        field = _usual_field(name) or next(iter(near), None)
+        if field is not None and field not in known and name not in samples:
+            options.append(f"--map {shlex.quote(f'{field}={name}')}")
+    if len(samples) > 1 and "samples" not in known:
+        options.append(f"--map samples={','.join(samples)}")
+    return " ".join(options)
 
 
 def _taken(columns: ColumnMap, names: Collection[str]) -> tuple[set[str], set[str]]:
@@ -142,7 +122,7 @@ def _usual_field(column: str) -> str | None:
     plain = _plain(column)
     if plain in FIELDS:
         return plain
-    return next((name for name, (_, names) in _USUAL.items() if plain in names.split()), None)
+    return next((name for name, names in _USUAL.items() if plain in names.split()), None)
 
 
 def _plain(column: str) -> str:

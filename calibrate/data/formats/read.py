@@ -23,7 +23,7 @@ from ..rows import KINDS, Found, open_rows
 from .build import Builder, fields_of
 from .exports import EXPORTS, export_like
 from .field_map import ColumnMap, ImportSettings, parse_map
-from .names import overlooked, proposed
+from .names import proposed
 
 UNNAMED = "unnamed"
 """Model of answers of which nothing says who gave them: two such files can be read as one."""
@@ -134,21 +134,24 @@ def import_rows(
     records, bad, models = _records(whole, builder, settings)
     model = _model_of(path, models, settings.system)
     if not records:
-        if good:
-            _refuse_unseen(path, columns, seen)
         raise _nothing_read(path, bad)
     there = (name for field in ("correct", "error") for name in columns.of(field) if name in seen)
     builder.labels.finish(next(there, "correct"))
     _refuse_unanswered(path, records)
     records = _by_content(records, builder.numbered)
     header = _header(path, settings, model, _plan(settings, records, builder.planned, seen), records)
+    maps = proposed(sorted(seen), columns)
     others = models.total() - models[model] if model else 0
     cautions = [
         *notes,
         *([f"{others} rows of other models were left out."] if others else []),
         *builder.cautions.notes(),
         *builder.labels.notes(),
-        *(() if is_export or layout == "table" else overlooked(seen, columns)),
+        *(
+            ()
+            if is_export or layout == "table" or not maps
+            else [f"Columns were not read that may hold fields: {maps}"]
+        ),
         *_notes(settings, records, header.plan),
     ]
     return Imported(RecordFile(path, header, records), layout, tuple(bad), tuple(cautions))
@@ -258,7 +261,7 @@ def _refuse_empty(first: RawRow, columns: ColumnMap) -> None:
     raise UsageError(
         f"{first.where}: there is neither an answer, samples, option scores nor a score among the columns "
         f"{', '.join(names)}. Map a score (--map confidence=COLUMN if high is sure, --map score=COLUMN if high is "
-        f"unsure), or answers ({proposed(names) or '--map samples=COLUMN'}), or name the tool that wrote the file: "
+        f"unsure), or answers ({proposed(names, columns) or '--map samples=COLUMN'}), or name the tool that wrote the file: "
         f"--format {', '.join(EXPORTS)}. Questions alone go to `calibrate collect`."
     )
 

@@ -57,7 +57,7 @@ def imported(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("flags", "primary", "n"),
     [((), "majority", 3), (("--primary", "sampled"), "sampled", 2), (("--primary", "first"), "greedy", 2),
-     (("--primary", "said"), "greedy", 3)],
+     (("--map", "answer=said"), "greedy", 3)],
 )  # fmt: skip
 def test_the_plan_records_which_answer_was_read(flags: tuple[str, ...], primary: str, n: int, tmp_path: Path) -> None:
     rows = [
@@ -170,7 +170,7 @@ def test_imported_samples_go_through_every_step_to_a_guard(tmp_path: Path) -> No
     source, out, artifact = tmp_path / "mine.jsonl", tmp_path / "my records.jsonl", tmp_path / "a.json"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     shown = run(
-        *("import", source, "--out", out, "--map", "samples=drawn", "--primary", "greedy", "--model", SCRIPTED),
+        *("import", source, "--out", out, "--map", "samples=drawn", "--map", "answer=greedy", "--model", SCRIPTED),
         *("--set", "temperature=0.7"),
     )
     assert shown.endswith(f"Next: calibrate score '{out}'")
@@ -283,10 +283,8 @@ def test_answers_of_an_unnamed_model_are_named_afterwards(tmp_path: Path) -> Non
         writer.writerow(["prompt", "gold", "said", "s1", "s2", "s3"])
         for row in fakes.rows():
             writer.writerow([row["question"], row["references"][0], *map(str, fakes.script()[row["question"]][:4])])
-    maps = ("question=prompt", "references=gold", "samples=s1,s2,s3")
-    shown = run(
-        "import", source, "--out", out, *(part for each in maps for part in ("--map", each)), "--primary", "said"
-    )
+    maps = ("question=prompt", "references=gold", "samples=s1,s2,s3", "answer=said")
+    shown = run("import", source, "--out", out, *(part for each in maps for part in ("--map", each)))
     assert f"calibrate import {out} --model MODEL" in shown
     run("score", out, "-s", "graded_disagreement")
     run("label", out, "--rule", "exact")
@@ -315,8 +313,8 @@ def test_what_columns_may_be_is_proposed(tmp_path: Path) -> None:
     source = tmp_path / "mine.csv"
     source.write_text("prompt,llm_answer,s1,s2,s3,gold\nq,a,b,c,d,e\n")
     shown = run("import", source, "--out", tmp_path / "r.jsonl", code=2)
-    assert "--map question=prompt --map references=gold --map answer=llm_answer --map samples=s1,s2,s3" in shown
-    with pytest.raises(UsageError, match=r'question="prompt", references="gold", .*samples=\["s1", "s2", "s3"\]'):
+    assert "--map samples=s1,s2,s3 --map question=prompt --map answer=llm_answer --map references=gold" in shown
+    with pytest.raises(UsageError, match=r'samples=\["s1", "s2", "s3"\], question="prompt", .*references="gold"'):
         from_frame(list(csv.DictReader(source.read_text().splitlines())))
 
 
