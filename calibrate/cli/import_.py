@@ -74,9 +74,7 @@ def import_(
     ] = None,
     primary: Annotated[
         Primary,
-        typer.Option(
-            help="The answer, of the samples: majority, first, sampled.", metavar="HOW", rich_help_panel=VALUES
-        ),
+        typer.Option(help="The answer: majority, first or sampled.", metavar="HOW", rich_help_panel=VALUES),
     ] = "majority",
     option_scale: Annotated[
         OptionScale | None,

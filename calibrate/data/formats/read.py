@@ -140,18 +140,14 @@ def import_rows(
     _refuse_unanswered(path, records)
     records = _by_content(records, builder.numbered)
     header = _header(path, settings, model, _plan(settings, records, builder.planned, seen), records)
-    maps = proposed(sorted(seen), columns)
+    maps = "" if is_export or layout == "table" else proposed(sorted(seen), columns)
     others = models.total() - models[model] if model else 0
     cautions = [
         *notes,
         *([f"{others} rows of other models were left out."] if others else []),
         *builder.cautions.notes(),
         *builder.labels.notes(),
-        *(
-            ()
-            if is_export or layout == "table" or not maps
-            else [f"Columns were not read that may hold fields: {maps}"]
-        ),
+        *([f"Columns were not read that may hold fields: {maps}"] if maps else []),
         *_notes(settings, records, header.plan),
     ]
     return Imported(RecordFile(path, header, records), layout, tuple(bad), tuple(cautions))
@@ -258,11 +254,12 @@ def _refuse_empty(first: RawRow, columns: ColumnMap) -> None:
     if name is not None:
         raise UsageError(f"{first.where}: the fields are those of {name}. Read it so: --format {name}")
     names = [str(name) for name in first.values]
+    options = proposed(names, columns) or "--map samples=COLUMN"
     raise UsageError(
         f"{first.where}: there is neither an answer, samples, option scores nor a score among the columns "
         f"{', '.join(names)}. Map a score (--map confidence=COLUMN if high is sure, --map score=COLUMN if high is "
-        f"unsure), or answers ({proposed(names, columns) or '--map samples=COLUMN'}), or name the tool that wrote the file: "
-        f"--format {', '.join(EXPORTS)}. Questions alone go to `calibrate collect`."
+        f"unsure), or answers ({options}), or name the tool that wrote the file: --format {', '.join(EXPORTS)}. "
+        "Questions alone go to `calibrate collect`."
     )
 
 

@@ -313,8 +313,8 @@ def test_what_columns_may_be_is_proposed(tmp_path: Path) -> None:
     source = tmp_path / "mine.csv"
     source.write_text("prompt,llm_answer,s1,s2,s3,gold\nq,a,b,c,d,e\n")
     shown = run("import", source, "--out", tmp_path / "r.jsonl", code=2)
-    assert "--map samples=s1,s2,s3 --map question=prompt --map answer=llm_answer --map references=gold" in shown
-    with pytest.raises(UsageError, match=r'samples=\["s1", "s2", "s3"\], question="prompt", .*references="gold"'):
+    assert "--map question=prompt --map answer=llm_answer --map references=gold --map samples=s1,s2,s3" in shown
+    with pytest.raises(UsageError, match=r'question="prompt", .*references="gold", samples=\["s1", "s2", "s3"\]'):
         from_frame(list(csv.DictReader(source.read_text().splitlines())))
 
 
