@@ -202,7 +202,7 @@ def test_commands_after_a_mapped_table_are_mapped_as_well(tmp_path: Path) -> Non
     run("fit", path, "--map", "confidence=logit", "--alpha", 0.1, "--test-fraction", 0.3, "--out", out)
     run("report", path, "--map", "confidence=logit", "--artifact", out, "--splits", 0, "--out", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "--map confidence=logit --out" in page
+    assert "--map confidence=logit --artifact" in page
     assert "calibrate audit --records" in " ".join(
         run("report", out, "--test", tmp_path / "a.test.jsonl", code=2).split()
     )
