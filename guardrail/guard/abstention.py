@@ -46,22 +46,13 @@ promise covers.
 class FullHandler(Protocol):
     """A handler that takes the whole abstention. It must also be callable, like every handler."""
 
-    def on_abstention(self, abstention: Abstention) -> Any:
-        """Return a text, an AIMessage, or None, as a handler does."""
+    def steps(self, abstention: Abstention, kept: AIMessage | None = None) -> Steps[Any]:
+        """Return a text, an AIMessage, or None, as a handler does.
 
-    async def aon_abstention(self, abstention: Abstention) -> Any:
-        """`on_abstention` for async callers."""
-
-
-@runtime_checkable
-class ItemsHandler(FullHandler, Protocol):
-    """A handler that also has a person decide about the items of an answer that are held back."""
-
-    def on_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
-        """Return the message with the kept items, e.g. with a ticket, or the message with the decided answer."""
-
-    async def aon_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
-        """`on_partial` for async callers."""
+        Args:
+            abstention: The abstention.
+            kept: The message with the items of the answer that are kept, if some are. For None, the caller gets it.
+        """
 
 
 Handler = Callable[[Verdict], Any] | Callable[[Verdict, Sequence[BaseMessage]], Any]
@@ -151,8 +142,7 @@ def take_path(abstention: Abstention) -> Steps[AIMessage]:
         if isinstance(path, Runnable):
             reply = yield from _invoke(path, abstention)
         elif isinstance(path, FullHandler):
-            given = abstention.copied
-            reply = yield Effect(partial(path.on_abstention, given), partial(path.aon_abstention, given))
+            reply = yield from path.steps(abstention.copied)
         elif callable(path):
             given = abstention.copied
             more = (given.messages,) if _takes_messages(path) else ()
@@ -176,16 +166,12 @@ def _handed_off(path: OnAbstain, message: AIMessage) -> AIMessage:
 def complete(abstention: Abstention, message: AIMessage) -> Steps[AIMessage]:
     """The message with the kept items of an answer, after the path has seen those that are held back.
 
-    Only a handler with ``on_partial`` (the review queue) is told; every other path leaves the message as it is.
+    Only a `FullHandler` (the review queue) is told; every other path leaves the message as it is.
     """
     path = abstention.path
-    if not isinstance(path, ItemsHandler):
+    if not isinstance(path, FullHandler):
         return message
-    given = abstention.copied
-    completed: AIMessage = yield Effect(
-        partial(path.on_partial, given, message), partial(path.aon_partial, given, message)
-    )
-    return completed
+    return (yield from path.steps(abstention.copied, message)) or message
 
 
 def _invoke(path: Runnable[Any, Any], abstention: Abstention) -> Steps[Any]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from ..errors import UsageError
 from ..guard.abstention import Abstention
 from ..guard.observers import chosen
 from ..prompting import copies_of, plain_turns, question_text
+from ..sampling.effects import Effect, Steps, computation, run
 from ..verdict import AbstainedError, Verdict
 from .candidates import CandidateRule
 from .errors import StoreUnavailableError, UnstorableError
@@ -129,15 +131,16 @@ class _Hook:
 
     def __call__(self, verdict: Verdict) -> AIMessage | None:
         """Handle a verdict without its conversation."""
-        return self.on_abstention(Abstention(verdict, (), self, ""))
+        return run(self.steps(Abstention(verdict, (), self, "")))
 
-    def on_abstention(self, abstention: Abstention) -> AIMessage | None:
-        """Queue, and return the reply, if there is one."""
+    def steps(self, abstention: Abstention, kept: AIMessage | None = None) -> Steps[AIMessage | None]:
+        """Queue what is held back; the reply, if there is one.
+
+        Args:
+            abstention: The abstention.
+            kept: The message with the items of the answer that are kept, if some are.
+        """
         raise NotImplementedError
-
-    async def aon_abstention(self, abstention: Abstention) -> AIMessage | None:
-        """`on_abstention` for async callers."""
-        return await asyncio.to_thread(self.on_abstention, abstention)
 
     def _queued(self, abstention: Abstention, *, allowed: Sequence[Action] = ACTIONS, **settings: Any) -> Item | None:
         """The item; None if it cannot be stored, or not at the moment. The call is then an ordinary abstention."""
@@ -190,50 +193,49 @@ class AskReviewer(_Hook):
         super().__post_init__()
         check_seconds("wait", self.wait, "Use `ticket` to reply immediately.")
 
-    def on_abstention(self, abstention: Abstention) -> AIMessage | None:
-        """Queue, wait, and return the reply; None after "reject", without a decision in time, or if queueing failed."""
-        until = time.monotonic() + self.wait
-        item = self._enqueue(abstention)
-        if item is None:
-            return None
-        try:
-            decision = self.store.wait(item.id, until - time.monotonic())
-        except BaseException:
-            self._stop_waiting(item)
-            raise
-        return _reply(item, decision or self._stop_waiting(item))
+    def steps(self, abstention: Abstention, kept: AIMessage | None = None) -> Steps[AIMessage | None]:
+        """Queue, and wait; the decided answer, or None after "reject", without a decision in time or without an item.
 
-    async def aon_abstention(self, abstention: Abstention) -> AIMessage | None:
-        """`on_abstention` for async callers; it holds no thread while it waits."""
-        until = time.monotonic() + self.wait
-        queued = asyncio.ensure_future(asyncio.to_thread(self._enqueue, abstention))
+        Args:
+            abstention: The abstention.
+            kept: The message with the items of the answer that are kept; the decided answer has them, too.
+        """
+        until, queue = time.monotonic() + self.wait, partial(self._enqueue, abstention)
+        adding = list[asyncio.Future[Item | None]]()  # goes on if the call is cancelled meanwhile
+        item: Item | None = None
+
+        async def aqueue() -> Item | None:
+            adding.append(asyncio.ensure_future(asyncio.to_thread(queue)))
+            return await asyncio.shield(adding[0])
+
+        async def aclose() -> None:
+            (added,) = await asyncio.gather(adding[0], return_exceptions=True)
+            if isinstance(added, Item):
+                await asyncio.to_thread(self._stop_waiting, added)
+
+        async def begin_to_close() -> None:
+            # A database that hangs must not delay the cancellation; closing then goes on in the background.
+            await asyncio.wait({asyncio.ensure_future(aclose())}, timeout=_GRACE)
+
+        def close() -> Decision | None:
+            return None if item is None else self._stop_waiting(item)
+
         try:
-            item = await asyncio.shield(queued)
+            item = yield Effect(queue, aqueue)
             if item is None:
                 return None
-            decision = await self.store.await_decision(item.id, until - time.monotonic())
-        except BaseException:  # cancelled, perhaps while it was being queued
-            # A database that hangs must not delay the cancellation; closing then goes on in the background.
-            await asyncio.wait({asyncio.ensure_future(self._aclose(queued))}, timeout=_GRACE)
+            decision = yield from self.store.waiting(item.id, until - time.monotonic())
+        except GeneratorExit:  # interrupted between two effects
+            close()
             raise
-        return _reply(item, decision or await asyncio.to_thread(self._stop_waiting, item))
-
-    def on_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
-        """Queue the items that are held back, wait, and return the decided answer; otherwise the kept items."""
-        return self.on_abstention(abstention) or message
-
-    async def aon_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
-        """`on_partial` for async callers."""
-        return await self.aon_abstention(abstention) or message
+        except BaseException:  # cancelled, perhaps while it was being queued
+            yield Effect(close, begin_to_close)
+            raise
+        return _reply(item, decision or (yield computation(close, slow=True)))
 
     def _enqueue(self, abstention: Abstention) -> Item | None:
         allowed: tuple[Action, ...] = ("approve", "edit", "reject") if abstention.form == "calls" else ACTIONS
         return self._queued(abstention, allowed=allowed, expires_in=self.wait, within=self.wait)
-
-    async def _aclose(self, queued: asyncio.Future[Item | None]) -> None:
-        item = await queued
-        if item is not None:
-            await asyncio.to_thread(self._stop_waiting, item)
 
     def _stop_waiting(self, item: Item) -> Decision | None:
         """This call stops waiting. An item with a key stays open until its deadline: other calls may wait for it."""
@@ -266,25 +268,24 @@ class Ticket(_Hook):
         if self.expires_in is not None:
             check_seconds("expires_in", self.expires_in, "Use None for no limit.")
 
-    def on_abstention(self, abstention: Abstention) -> AIMessage | None:
-        """Queue, and return the reply with the ticket."""
-        item = self._queued(abstention, expires_in=self.expires_in, callback=self.callback)
+    def steps(self, abstention: Abstention, kept: AIMessage | None = None) -> Steps[AIMessage | None]:
+        """Queue; the reply with the ticket.
+
+        Args:
+            abstention: The abstention.
+            kept: The message with the items of the answer that are kept; it then takes the place of the reply.
+        """
+        queue = partial(self._queued, abstention, expires_in=self.expires_in, callback=self.callback)
+        item: Item | None = yield computation(queue, slow=True)
         if item is None:
             return None
+        review = {"review": {"ticket": item.id}}
+        if kept is not None:
+            return kept.model_copy(update={"response_metadata": {**kept.response_metadata, **review}})
         text = self.reply.replace("{ticket}", item.id)
         if abstention.form != "text":
             raise AbstainedError.of(abstention.verdict, text, item.id)
-        return AIMessage(content=text, response_metadata={"review": {"ticket": item.id}})
-
-    def on_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
-        """Queue the items that are held back, and return the message with the kept ones and the ticket."""
-        item = self._queued(abstention, expires_in=self.expires_in, callback=self.callback)
-        review = {} if item is None else {"review": {"ticket": item.id}}
-        return message.model_copy(update={"response_metadata": {**message.response_metadata, **review}})
-
-    async def aon_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
-        """`on_partial` in a thread."""
-        return await asyncio.to_thread(self.on_partial, abstention, message)
+        return AIMessage(content=text, response_metadata=review)
 
 
 def _reply(item: Item, decision: Decision | None) -> AIMessage | None:

@@ -24,7 +24,7 @@ from typing import Any, get_args
 from sqlalchemy import Row, and_, exists, func, or_, select, update
 
 from ..errors import UsageError
-from ..sampling.effects import Effect, Steps, arun, run
+from ..sampling.effects import Effect, Steps, run
 from . import rows
 from .database import DEADLINE, SYSTEM, Database, Transaction
 from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, StoreUnavailableError
@@ -356,13 +356,10 @@ class ReviewStore:
 
         While the database fails or hangs it goes on waiting.
         """
-        return run(self._wait(item, seconds))
+        return run(self.waiting(item, seconds))
 
-    async def await_decision(self, item: str, seconds: float) -> Decision | None:
-        """`wait` for async callers; it holds no thread while it waits."""
-        return await arun(self._wait(item, seconds))
-
-    def _wait(self, item: str, seconds: float) -> Steps[Decision | None]:
+    def waiting(self, item: str, seconds: float) -> Steps[Decision | None]:
+        """`wait` in steps, which hold no thread on an event loop."""
         until, pause = time.monotonic() + seconds, _FIRST_PAUSE
         look = partial(self._look, item, until)
         while True:

@@ -13,6 +13,7 @@ from langchain_core.runnables import RunnableLambda
 from guardrail import AbstainedError, Cascade, Guardrail
 from guardrail.guard.abstention import ABSTAINED, Abstention
 from guardrail.guard.messages import HANDOFF
+from guardrail.sampling.effects import Steps
 from guardrail.testing import ScriptedChat, make_artifact
 from tests.guardrail.guard.test_routing import LARGE, SMALL
 from tests.guardrail.guard.test_routing import artifact as cascade_artifact
@@ -44,12 +45,10 @@ class Desk:
     def __call__(self, verdict: Any) -> Any:
         raise AssertionError("a handler of whole abstentions is asked by its method")
 
-    def on_abstention(self, abstention: Abstention) -> Any:
+    def steps(self, abstention: Abstention, kept: AIMessage | None = None) -> Steps[Any]:
+        yield from ()
         ticket = AIMessage("Your ticket is 7.", response_metadata={ABSTAINED: True, "review": {"ticket": "7"}})
         return ticket if self.answer is None else self.answer
-
-    async def aon_abstention(self, abstention: Abstention) -> Any:
-        return self.on_abstention(abstention)
 
 
 PATHS: list[tuple[Any, str]] = [

@@ -15,6 +15,7 @@ from langchain_core.runnables import RunnableLambda
 from guardrail import AbstainedError, Guardrail, bindings_for, scorer
 from guardrail.guard.abstention import Abstention
 from guardrail.prompting import copies_of
+from guardrail.sampling.effects import Steps
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.verdict import Verdict
 
@@ -66,11 +67,9 @@ class Handler:
 
     def __call__(self, verdict: Verdict) -> None: ...
 
-    def on_abstention(self, abstention: Abstention) -> str:
+    def steps(self, abstention: Abstention, kept: AIMessage | None = None) -> Steps[str]:
+        yield from ()
         return change(abstention.verdict, abstention.messages)
-
-    async def aon_abstention(self, abstention: Abstention) -> str:
-        return self.on_abstention(abstention)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from guardrail.review import (
     ticket,
 )
 from guardrail.review.hooks import AskReviewer
+from guardrail.sampling.effects import Effect, arun, run
 from tests.guardrail.review.test_review_hooks import QUESTION, guarded
 from tests.review_pages import claim
 
@@ -79,9 +80,9 @@ async def event_seen(store: ReviewStore, event: str) -> Item:
 
 async def test_a_cancelled_waiter_leaves_the_item_to_the_other(store: ReviewStore) -> None:
     hook, abstention = asking(store, 300)
-    first = asyncio.create_task(hook.aon_abstention(abstention))
+    first = asyncio.create_task(arun(hook.steps(abstention)))
     await event_seen(store, "enqueued")
-    second = asyncio.create_task(hook.aon_abstention(abstention))
+    second = asyncio.create_task(arun(hook.steps(abstention)))
     item = await event_seen(store, "extended")
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -93,13 +94,13 @@ async def test_a_cancelled_waiter_leaves_the_item_to_the_other(store: ReviewStor
 
 async def test_the_retry_of_a_cancelled_call_gets_the_decision_made_meanwhile(store: ReviewStore) -> None:
     hook, abstention = asking(store, 300)
-    call = asyncio.create_task(hook.aon_abstention(abstention))
+    call = asyncio.create_task(arun(hook.steps(abstention)))
     item = await event_seen(store, "enqueued")
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     decide(store, item)
-    assert text(await hook.aon_abstention(abstention)) == "Woolf"
+    assert text(await arun(hook.steps(abstention))) == "Woolf"
     assert len(store.items()) == 1
 
 
@@ -109,9 +110,9 @@ async def test_a_waiter_that_times_out_leaves_the_item_to_the_other(
 ) -> None:
     (short, abstention), (long, _) = asking(timed, 1), asking(timed, 300)
     order = [short, long] if short_first else [long, short]
-    first = asyncio.create_task(order[0].aon_abstention(abstention))
+    first = asyncio.create_task(arun(order[0].steps(abstention)))
     item = await event_seen(timed, "enqueued")
-    second = asyncio.create_task(order[1].aon_abstention(abstention))
+    second = asyncio.create_task(arun(order[1].steps(abstention)))
     if short_first:
         await event_seen(timed, "extended")
     now[0] += 1  # the deadline of the first alone would be over
@@ -126,14 +127,19 @@ async def test_a_waiter_that_times_out_leaves_the_item_to_the_other(
 def test_the_retry_of_a_call_that_timed_out_opens_the_item_again(timed: ReviewStore, now: list[float]) -> None:
     store = timed
     hook, abstention = asking(store, 60)
+
+    def in_vain(*_: object) -> Iterator[Effect]:
+        now[0] += 61
+        return iter(())
+
     with pytest.MonkeyPatch.context() as late:
-        late.setattr(ReviewStore, "wait", lambda *_: now.append(now.pop() + 61))
-        assert hook.on_abstention(abstention) is None
+        late.setattr(ReviewStore, "waiting", in_vain)
+        assert run(hook.steps(abstention)) is None
     (item,) = store.items()
     assert item.state == "expired"
     patient, _ = asking(store, 300)
     replies: list[AIMessage | None] = []
-    retry = threading.Thread(target=lambda: replies.append(patient.on_abstention(abstention)))
+    retry = threading.Thread(target=lambda: replies.append(run(patient.steps(abstention))))
     retry.start()
     asyncio.run(event_seen(store, "reopened"))
     decide(store, item)
@@ -148,19 +154,19 @@ def test_without_a_key_nobody_else_waits_so_the_item_is_closed(store: ReviewStor
     abstention = Abstention(guarded("message").assess(QUESTION), [HumanMessage(QUESTION)], hook, "")
     for _ in range(2):
         with pytest.MonkeyPatch.context() as interrupted:
-            interrupted.setattr(ReviewStore, "wait", lambda *_: signal.raise_signal(signal.SIGINT))
+            interrupted.setattr(ReviewStore, "waiting", lambda *_: signal.raise_signal(signal.SIGINT))
             with pytest.raises(KeyboardInterrupt):
-                hook.on_abstention(abstention)
+                run(hook.steps(abstention))
     assert [item.state for item in store.items()] == ["expired", "expired"]
 
 
 def test_an_expired_ticket_is_open_again_for_the_same_request(timed: ReviewStore, now: list[float]) -> None:
     hook = ticket(timed, expires_in=10, key=lambda verdict, messages: "request-1")
     abstention = Abstention(guarded("message").assess(QUESTION), [HumanMessage(QUESTION)], hook, "")
-    first = text(hook.on_abstention(abstention))
+    first = text(run(hook.steps(abstention)))
     now[0] += 10
     assert timed.expire() == 1
-    assert text(hook.on_abstention(abstention)) == first
+    assert text(run(hook.steps(abstention))) == first
     (item,) = timed.items()
     assert (item.state, item.deadline) == ("pending", 1020.0)
 

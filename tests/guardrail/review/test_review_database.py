@@ -24,6 +24,7 @@ from guardrail.guard.abstention import ABSTENTION
 from guardrail.review import Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, audit_sample, ticket
 from guardrail.review.database import CONNECTIONS, Database
 from guardrail.review.tables import meta
+from guardrail.sampling.effects import arun
 from guardrail.testing import ScriptedChat, make_artifact
 from tests import postgres
 from tests.review_pages import held_back
@@ -105,7 +106,7 @@ def test_waiting_and_cancelling_win_over_the_deadline(store_url: str) -> None:
             assert asyncio.all_tasks() - {asyncio.current_task()}, "it waited until the store had given up"
 
         async def waited() -> None:
-            assert await store.await_decision(item.id, 0.1) is None
+            assert await arun(store.waiting(item.id, 0.1)) is None
 
         loops = [asyncio.new_event_loop() for _ in range(2)]
         with postgres.stopped(str(store.database.url.set(drivername="postgresql"))):

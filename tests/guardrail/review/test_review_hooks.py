@@ -167,7 +167,7 @@ def test_a_ticket_at_once(store: ReviewStore, is_async: bool) -> None:
 
 
 def test_metadata_may_depend_on_the_call(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReviewStore, "wait", lambda *_: None)
+    monkeypatch.setattr(ReviewStore, "waiting", lambda *_: iter(()))
     hook = ticket(
         store, metadata=lambda verdict, messages: {"asked": messages[-1].content, "why": verdict.reason.value}
     )
@@ -187,7 +187,7 @@ def test_a_ticket_is_no_answer_where_a_text_would_be_parsed(store: ReviewStore) 
         hook = ticket(store)
         abstention = Abstention(verdict, [HumanMessage(QUESTION)], hook, "", form=form)
         with pytest.raises(AbstainedError) as raised:
-            abstention.answer(hook.on_abstention(abstention))
+            abstention.answer(run(hook.steps(abstention)))
         error = pickle.loads(pickle.dumps(raised.value))
         assert error.ticket == store.items(newest=True)[0].id
         assert error.ticket in error.message
@@ -208,10 +208,10 @@ def test_the_ticket_of_a_guard_that_took_over_is_kept() -> None:
 def test_where_only_a_call_is_an_answer_nobody_can_respond_with_a_text(
     store: ReviewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ReviewStore, "wait", lambda *_: None)
+    monkeypatch.setattr(ReviewStore, "waiting", lambda *_: iter(()))
     verdict = guarded("message").assess(QUESTION)
     hook = ask_reviewer(store, wait=60)
-    hook.on_abstention(Abstention(verdict, [HumanMessage(QUESTION)], hook, "", form="calls"))
+    run(hook.steps(Abstention(verdict, [HumanMessage(QUESTION)], hook, "", form="calls")))
     assert store.items()[0].content.allowed == ("approve", "edit", "reject")
 
 
@@ -219,14 +219,14 @@ def test_a_tool_that_the_call_bound_has_its_schema_with_the_item(
     store: ReviewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page makes its form of it, and no edit that the tool would refuse goes back to the caller."""
-    monkeypatch.setattr(ReviewStore, "wait", lambda *_: None)
+    monkeypatch.setattr(ReviewStore, "waiting", lambda *_: iter(()))
     called = {"text": "", "tool_calls": [{"name": "refund", "arguments": {"amount": 4}}]}
     verdict = guarded("message").assess(QUESTION).model_copy(update={"candidate": Sample.model_validate(called)})
     amount = {"type": "object", "properties": {"amount": {"type": "number"}}}
     tools = [{"type": "function", "function": {"name": name, "parameters": amount}} for name in ("refund", "mail")]
     hook = ask_reviewer(store, wait=60)
     asked = Abstention(verdict, [HumanMessage(QUESTION)], hook, "", bound=Bindings(tools=tuple(tools)))
-    hook.on_abstention(asked)
+    run(hook.steps(asked))
     (item,) = store.items()
     assert item.content.schemas == {"refund": amount}
     (call,) = Candidate.model_validate(called).tool_calls

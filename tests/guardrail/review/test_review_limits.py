@@ -31,6 +31,7 @@ from guardrail.review.errors import StoreUnavailableError
 from guardrail.review.item import frozen
 from guardrail.review.limits import LONGEST, storable, without_surrogates
 from guardrail.review.web.choices import choices_of
+from guardrail.sampling.effects import arun, run
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall
 from tests.guardrail.review.test_review_hooks import QUESTION, guarded
@@ -281,9 +282,9 @@ def test_a_guard_abstains_where_its_answer_cannot_be_queued(store: ReviewStore) 
         abstention = Abstention(
             verdict.model_copy(update={"candidate": deep}), [HumanMessage(QUESTION)], hook, ABSTENTION
         )
-        assert abstention.answer(hook.on_abstention(abstention)).content == ABSTENTION
+        assert abstention.answer(run(hook.steps(abstention))).content == ABSTENTION
         call = Abstention(abstention.verdict, abstention.messages, hook, ABSTENTION, form="calls")
-        given_out = hook.on_abstention(call)
+        given_out = run(hook.steps(call))
         with pytest.raises(AbstainedError):
             call.answer(given_out)
     assert store.items() == []
@@ -298,4 +299,4 @@ async def test_the_same_for_async_callers(store: ReviewStore) -> None:
     deep = verdict.candidate.model_copy(update={"tool_calls": (ToolCall(name="f", arguments=nested(300)),)})
     hook = ask_reviewer(store, wait=60)
     abstention = Abstention(verdict.model_copy(update={"candidate": deep}), [], hook, ABSTENTION)
-    assert await hook.aon_abstention(abstention) is None
+    assert await arun(hook.steps(abstention)) is None
