@@ -29,7 +29,8 @@ from .judges import Judge, Similarity, with_majority
 from .notebook import percent
 from .outcome import Infeasible
 from .plain_json import visible
-from .sampling.call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
+from .sampling import call_settings
+from .sampling.call_settings import LONGEST_ANSWER, STOP_STRINGS, check_settings
 from .sampling.calls import SAMPLE_INDEX
 from .sampling.follow_ups import SCORE, Scoring, scorer_of
 from .sampling.models import resolve_model
@@ -575,7 +576,7 @@ def _describe(error: BaseException) -> str:
 # LangChain passes a callback the settings of each call after the model has merged its own into them. How the server
 # responds to them is checked by the probe (`guardrail.sampling.probe`).
 
-SHAPING = (setting_names(SettingRole.SHAPING) - {"parallel_tool_calls"}) | {"n", "seed"}
+SHAPING = (call_settings.SHAPING - {"parallel_tool_calls"}) | {"n", "seed"}
 """Settings of a model that change how answers are drawn and that no artifact records.
 
 The plan fixes ``n`` and ``seed``, but a model with its own values would spoil the samples. ``parallel_tool_calls``

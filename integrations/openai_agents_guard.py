@@ -31,7 +31,6 @@ from typing_extensions import Unpack
 from guardrail import CalibrationArtifact
 from guardrail.artifact import RouterArtifact
 from guardrail.errors import UsageError, require
-from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
 from guardrail.specs import identify
 from guardrail.types import Bindings
@@ -88,19 +87,15 @@ from ._frameworks.openai_agents_items import (  # noqa: E402
 
 __all__ = ["AgentsModelChat", "Approvals", "GuardedModel", "ReviewBridge", "VerdictStore", "agent_bindings"]
 
-register_settings(
-    (SettingRole.PLAN, "top_logprobs"),
-    (SettingRole.BINDING, "tool_choice"),
-    (SettingRole.TRANSPORT, "extra_headers include_usage metadata preserve_raw_usage prompt_cache_options"),
-    (SettingRole.TRANSPORT, "prompt_cache_retention response_include retry store timeout"),
-    allowed_in="openai-agents",
-)
-PASSED_ON = setting_names(SettingRole.TRANSPORT, allowed_in="openai-agents")
+PASSED_ON = frozenset({
+    "extra_headers", "include_usage", "metadata", "preserve_raw_usage", "prompt_cache_options",
+    "prompt_cache_retention", "response_include", "retry", "store", "timeout",
+})  # fmt: skip
 """Settings of a request that cannot change an answer: each sample's call carries them, too.
 
 ``retry`` is among them because `GuardedModel.get_retry_advice` keeps it from drawing again after an abstention.
 """
-HARMLESS = setting_names(allowed_in="openai-agents")
+HARMLESS = PASSED_ON | {"tool_choice", "top_logprobs"}
 """Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
 _log = logging.getLogger(__name__)
 Invoke: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
@@ -111,6 +106,7 @@ class AgentsModelChat(FrameworkChat):
     """A model of the Agents SDK (``OpenAIChatCompletionsModel(...)``) as a LangChain chat model, for calibration."""
 
     framework: ClassVar[str] = "openai-agents"
+    harmless: ClassVar[frozenset[str]] = HARMLESS
     calibrated_settings: Any = Field(default_factory=ModelSettings)
     """Settings of every call in addition to the artifact's plan, e.g. ``ModelSettings(verbosity="low")``."""
 

@@ -27,7 +27,6 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 from guardrail.errors import UsageError
 from guardrail.foreign_errors import log
 from guardrail.guard.structured import Method, parser_of, structured, tracing_of, wanted_bindings
-from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.limits import adopt_limits, ain_flight, limits_for_threads
 from guardrail.sampling.native import check_one_answer, check_seeds
 from guardrail.sampling.probe import ProbeCall, ProbeReply
@@ -40,7 +39,7 @@ from ._openai.clients import EndpointState, endpoint_loop
 from ._openai.endpoint import Attempted, DeadlineError, Endpoint, EndpointError
 from ._openai.pins import MOST_VALUES, Change, ModelChangedError, Pin
 from ._openai.replies import chat_result
-from ._openai.requests import CHAT_COMPLETIONS, body_of, normal_tool_choice, one_limit, openai_tools
+from ._openai.requests import BOUND, PLANNED, body_of, normal_tool_choice, one_limit, openai_tools
 from ._openai.sampling import N_REFUSED, Ask, AskOutcome, asks_for, outcome_of, probe_ask, probe_reply, sample_set
 
 __all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "Pin", "from_text"]
@@ -50,9 +49,7 @@ Request = tuple[Ask, dict[str, Any]]
 """A request of a sample set, and its body."""
 MOST_OF_A_DRAW = 64
 """Requests of one ``draw_samples`` call in flight at once."""
-SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | setting_names(
-    SettingRole.PLAN, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS
-)
+SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | PLANNED | BOUND
 """Fields of a request that a plan, a field of the class or a call sets; ``extra_body`` must not set them."""
 
 

@@ -23,7 +23,6 @@ from guardrail.artifact import RouterArtifact
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError, require
 from guardrail.plain_json import canonical_json
-from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
 from guardrail.types import Bindings
 
@@ -85,15 +84,12 @@ __all__ = [
     "unsure",
 ]
 
-register_settings(
-    (SettingRole.PLAN, "openai_logprobs openai_top_logprobs"),
-    (SettingRole.BINDING, "tool_choice"),
-    (SettingRole.TRANSPORT, "cache extra_headers first_event_timeout max_retries request_timeout service_tier timeout"),
-    allowed_in="pydantic-ai",
-)
-PASSED_ON = setting_names(SettingRole.TRANSPORT, allowed_in="pydantic-ai")
+PASSED_ON = frozenset({
+    "cache", "extra_headers", "first_event_timeout", "max_retries", "request_timeout", "service_tier",
+    "timeout",
+})  # fmt: skip
 """Settings of a request that cannot change an answer: each sample's call carries them, too."""
-HARMLESS = setting_names(allowed_in="pydantic-ai")
+HARMLESS = PASSED_ON | {"openai_logprobs", "openai_top_logprobs", "tool_choice"}
 """Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
 
 
@@ -105,6 +101,7 @@ class PydanticAIChat(FrameworkChat):
     """A model of pydantic-ai (``OpenAIChatModel("gpt-4o-mini")``) as a LangChain chat model, for calibration."""
 
     framework: ClassVar[str] = "pydantic-ai"
+    harmless: ClassVar[frozenset[str]] = HARMLESS
     calibrated_settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every call in addition to the artifact's plan and to the model's own ``settings``."""
 

@@ -21,7 +21,7 @@ from ..decision import Gate, in_two_stages
 from ..errors import ArtifactMismatchError, UsageError
 from ..items.gate import gate_of, released_call
 from ..items.partial import partial_or
-from ..sampling.call_settings import check_settings
+from ..sampling.call_settings import TRANSPORT, check_settings
 from ..sampling.draws import REMEMBERED, Draws
 from ..sampling.effects import Steps, arun, run
 from ..sampling.follow_ups import Scoring
@@ -36,7 +36,7 @@ from .assess import Assessment, Assessor
 from .base import GuardedChatModel, Using, refuse_same_guard
 from .endpoint_trust import EndpointTrust
 from .observers import Observers
-from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
+from .structured import FORM, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 
 
 class Guardrail(GuardedChatModel):

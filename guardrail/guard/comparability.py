@@ -9,7 +9,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 
 from ..bindings import bindings_for
-from ..sampling.call_settings import SettingRole, setting_names
+from ..sampling.call_settings import PLANNED, SHAPING
 from ..sampling.replies import end_of, is_whole
 from ..types import Bindings, SamplingPlan
 
@@ -113,9 +113,8 @@ def unlike_calls(
     bound = {name: call.get(name) for name in ("tool_choice", "response_format")}
     if bindings_for(call.get("tools") or (), **bound).digest != (plan.bindings or Bindings()).digest:
         return ["tools"]
-    own = {name: getattr(model, name, None) for name in setting_names(SettingRole.PLAN) - {"stop"}}
-    compared = setting_names(SettingRole.PLAN, SettingRole.SHAPING)
-    own |= {name: value for name, value in call.items() if name in compared}
+    own = {name: getattr(model, name, None) for name in PLANNED - {"stop"}}
+    own |= {name: value for name, value in call.items() if name in PLANNED | SHAPING}
     own["stop"] = (stop if stop is not None else getattr(model, "stop", None)) or None
     usage = message.usage_metadata
     return unlike_served(

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from ..bindings import bindings_for, check_bindings, json_format
 from ..errors import ArtifactMismatchError, UsageError
-from ..sampling.call_settings import SettingRole, setting_names
+from ..sampling.call_settings import TRANSPORT
 from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.replies import end_of, is_whole
 from ..types import Bindings, SamplingPlan
@@ -30,8 +30,6 @@ FORM = "guardrail_form"
 """Call argument of `Guardrail.with_structured_output` for the form of answer that the caller can read."""
 
 Method = Literal["function_calling", "json_schema", "json_mode"]
-TRANSPORT = setting_names(SettingRole.TRANSPORT, allowed_in="langchain")
-"""Call settings that cannot change an answer; they are passed on to the model."""
 METHODS: tuple[Method, ...] = ("function_calling", "json_schema", "json_mode")
 
 

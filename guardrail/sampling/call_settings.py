@@ -1,14 +1,13 @@
-"""Settings of a model call: the table of what each one does, and how each class of LangChain's takes the plan's.
+"""Settings of a model call: what each one does, and how each class of LangChain's takes the plan's.
 
 An artifact fixes how answers are drawn. So every wrapper of a model must know which settings the plan fixes, which
-change an answer in a way that no artifact records, and which only concern the transport of a request. Here stands the
-vocabulary that chat models share; an adapter registers the settings of its framework when it is imported.
+change an answer in a way that no artifact records, and which only concern the transport of a request. An adapter lists
+those of its framework that cannot change an answer; whatever is in no list is refused or compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
@@ -16,88 +15,28 @@ from langchain_core.language_models import BaseChatModel
 from ..errors import UsageError
 from ..types import SamplingPlan
 
-
-class SettingRole(Enum):
-    """The effect of a setting on an answer."""
-
-    PLAN = "fixed by the plan"
-    """The plan says how answers are drawn (`guardrail.types.SamplingPlan`)."""
-    BINDING = "fixed by the plan's bindings"
-    """The plan says which tools and which answer format every call carries (`guardrail.types.Bindings`)."""
-    SHAPING = "shapes the answer"
-    """Changes the distribution of answers, and no artifact records it."""
-    TRANSPORT = "transport"
-    """Says how a request travels, is billed, stored, traced or repeated. It cannot change an answer."""
-    INTERNAL = "not sent"
-    """Keywords that LangChain passes along for tracing or for other classes; no server receives them."""
-
-
-class CallSetting(NamedTuple):
-    """One row of the table."""
-
-    name: str
-    role: SettingRole
-    allowed_in: frozenset[str]
-    """Kinds of calls that may carry it: "langchain" (requests to a guard), and those that adapters register."""
-
-
 LONGEST_ANSWER = ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict")
 """Names of the longest answer in tokens; the first is the plan's."""
 STOP_STRINGS = ("stop", "stop_sequences")
 """Names of the stop strings; the first is the plan's."""
-TABLE: dict[str, CallSetting] = {}
-"""Every known setting by name."""
-
-
-def register_settings(*rows: tuple[SettingRole, str], allowed_in: str | None = None) -> None:
-    """Add settings to the table, or allow known ones in one more kind of calls.
-
-    Args:
-        *rows: A role, and the names of the settings that have it, separated by spaces.
-        allowed_in: The kind of calls that may carry them, e.g. "pydantic-ai"; None for none yet.
-
-    Raises:
-        UsageError: A setting is known with another role. A setting does the same wherever it is sent.
-    """
-    calls = frozenset() if allowed_in is None else frozenset({allowed_in})
-    for role, words in rows:
-        for name in words.split():
-            row = TABLE.get(name, CallSetting(name, role, frozenset()))
-            if row.role is not role:
-                raise UsageError(f"the setting {name!r} is registered as {row.role.name}, got {role.name}.")
-            TABLE[name] = row._replace(allowed_in=row.allowed_in | calls)
-
-
-def setting_names(*roles: SettingRole, allowed_in: str | None = None) -> frozenset[str]:
-    """Names of the settings with one of these roles.
-
-    Args:
-        *roles: The roles; none for all.
-        allowed_in: Only settings that this kind of calls may carry; None for all.
-
-    Raises:
-        UsageError: No setting is registered for this kind of calls: its adapter is not imported.
-    """
-    rows = [row for row in TABLE.values() if allowed_in is None or allowed_in in row.allowed_in]
-    if not rows:  # an empty list of what is allowed, or checked, would look like an answer
-        raise UsageError(f"no settings are registered for the calls of {allowed_in!r}. Import its adapter first.")
-    return frozenset(row.name for row in rows if not roles or row.role in roles)
-
-
-register_settings(
-    (SettingRole.PLAN, "temperature top_p n seed logprobs top_logprobs stop_token_ids"),
-    (SettingRole.PLAN, " ".join((*LONGEST_ANSWER, *STOP_STRINGS))),
-    (SettingRole.BINDING, "tools tool_choice response_format"),
-    (SettingRole.SHAPING, "best_of extra_body frequency_penalty logit_bias min_p mirostat model_kwargs"),
-    (SettingRole.SHAPING, "parallel_tool_calls presence_penalty reasoning_effort repeat_penalty repetition_penalty"),
-    (SettingRole.SHAPING, "top_k typical_p"),
-    (SettingRole.INTERNAL, "ls_structured_output_format strict stream_usage"),
+PLANNED = frozenset(
+    {"temperature", "top_p", "n", "seed", "logprobs", "top_logprobs", "stop_token_ids", *LONGEST_ANSWER, *STOP_STRINGS}
 )
-register_settings(
-    (SettingRole.TRANSPORT, "cache_control extra_headers extra_query headers metadata prompt_cache_key"),
-    (SettingRole.TRANSPORT, "prompt_cache_retention request_timeout safety_identifier service_tier store timeout user"),
-    allowed_in="langchain",
-)
+"""Settings that a plan fixes (`guardrail.types.SamplingPlan`)."""
+SHAPING = frozenset({
+    "best_of", "extra_body", "frequency_penalty", "logit_bias", "min_p", "mirostat", "model_kwargs",
+    "parallel_tool_calls", "presence_penalty", "reasoning_effort", "repeat_penalty", "repetition_penalty",
+    "top_k", "typical_p",
+})  # fmt: skip
+"""Settings that change the distribution of answers, and that no artifact records."""
+TRANSPORT = frozenset({
+    "cache_control", "extra_headers", "extra_query", "headers", "metadata", "prompt_cache_key",
+    "prompt_cache_retention", "request_timeout", "safety_identifier", "service_tier", "store", "timeout",
+    "user",
+})  # fmt: skip
+"""Settings that say how a request travels, is billed, stored, traced or repeated. They cannot change an answer."""
+INTERNAL = frozenset({"ls_structured_output_format", "strict", "stream_usage"})
+"""Keywords that LangChain passes along for tracing or for other classes; no server receives them."""
 
 
 # -- how each class of LangChain's takes the settings -----------------------------------------------------------------

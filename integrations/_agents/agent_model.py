@@ -27,7 +27,7 @@ from guardrail.guard.base import SteppedChatModel
 from guardrail.guard.messages import candidate_message, with_verdict
 from guardrail.guard.structured import form_of
 from guardrail.judges import ToolCallJudge
-from guardrail.sampling.call_settings import SettingRole, setting_names
+from guardrail.sampling.call_settings import PLANNED, TRANSPORT
 from guardrail.sampling.effects import Steps
 from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import read_reply, refuse_unstorable
@@ -64,11 +64,6 @@ __all__ = [
     "step_of",
     "unjudged_steps",
 ]
-
-TRANSPORT = setting_names(SettingRole.TRANSPORT, allowed_in="langchain")
-"""Call settings that say how a request travels, not how an answer is drawn: they pass unchanged."""
-PLANNED = setting_names(SettingRole.PLAN)
-"""Call settings that the artifact's plan fixes; the plan's own values pass."""
 
 
 class HeldBack(GraphBubbleUp):

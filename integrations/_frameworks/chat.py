@@ -17,7 +17,6 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.background import BackgroundLoop
-from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.specs import ModelIdentity
 
 from .._agents.gates import SHARED
@@ -30,12 +29,7 @@ __all__ = [
     "shared_chat",
 ]
 
-register_settings(
-    (SettingRole.PLAN, "temperature top_p max_tokens logprobs"),
-    (SettingRole.BINDING, "tools tool_choice response_format"),
-    allowed_in="frameworks",
-)
-KNOWN = setting_names(allowed_in="frameworks")
+KNOWN = frozenset({"temperature", "top_p", "max_tokens", "logprobs", "tools", "tool_choice", "response_format"})
 """Settings of a call that every framework knows."""
 framework_loop = BackgroundLoop("guardrail-frameworks")
 """Runs sync calls of frameworks' models."""
@@ -69,7 +63,9 @@ class FrameworkChat(BaseChatModel):
     model_config = ConfigDict(extra="forbid")
 
     framework: ClassVar[str]
-    """Name of the framework, under which its adapter registers settings (`register_settings`)."""
+    """Name of the framework."""
+    harmless: ClassVar[frozenset[str]]
+    """Settings of its requests that cannot change an answer, or that have their own check."""
     model: Any
     """The framework's model."""
     calibrated_settings: Any
@@ -103,8 +99,8 @@ class FrameworkChat(BaseChatModel):
 
     def guardrail_identity(self) -> ModelIdentity:
         """Provider, name, and a digest of the settings that may change answers as revision."""
-        harmless, label = setting_names(allowed_in=self.framework), self.model_label
-        settings = {name: value for name, value in self.kept().items() if name not in harmless}
+        label = self.model_label
+        settings = {name: value for name, value in self.kept().items() if name not in self.harmless}
         revision = None
         if settings:
             text = canonical_json([label, settings], compact=False, ascii_only=True, default=repr)

@@ -17,10 +17,9 @@ from langchain_core.messages import BaseMessage, convert_to_messages
 from guardrail.bindings import bindings_for, check_bindings
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.comparability import unlike_plan
-from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.types import Bindings, SamplingPlan
 
-from .._openai.requests import CHAT_COMPLETIONS
+from .._openai.requests import BOUND, PLANNED, SHAPING, TRANSPORT
 from .config import Alias, Key
 from .errors import ApiError, invalid
 
@@ -29,11 +28,11 @@ __all__ += ["read_request"]
 
 T = TypeVar("T")
 _SHAPES = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
-APART = setting_names(SettingRole.TRANSPORT, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS) | {
+APART = TRANSPORT | BOUND | {
     "logprobs", "messages", "model", "n", "prompt_cache_options", "top_logprobs",
 }  # fmt: skip
 """Fields that cannot change how an answer is drawn, or that have their own check."""
-DRAWING = setting_names(SettingRole.PLAN, SettingRole.SHAPING, allowed_in=CHAT_COMPLETIONS) | {
+DRAWING = PLANNED | SHAPING | {
     "audio", "modalities", "moderation", "prediction", "verbosity", "web_search_options",
 }  # fmt: skip
 """Fields that change how an answer is drawn: they must equal the calibrated ones."""

@@ -11,7 +11,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field, NonNegativeInt, ValidationError, model_validator
 
 from guardrail.errors import PromptTooLongError, UsageError
-from guardrail.sampling.call_settings import SettingRole, setting_names
+from guardrail.sampling.call_settings import INTERNAL
 from guardrail.types import Frozen, StopString
 
 __all__ = [
@@ -187,7 +187,7 @@ def _in_context(
 
 # -- settings of one plain call: the model's fields, overridden by the call's keywords ---------------------------------
 
-IGNORED = setting_names(SettingRole.INTERNAL) | {"parallel_tool_calls"}
+IGNORED = INTERNAL | {"parallel_tool_calls"}
 """Keywords that LangChain passes along for tracing or for servers; a local model writes as many calls as it likes."""
 
 

@@ -9,11 +9,14 @@ from langchain_core.messages import BaseMessage, convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from guardrail.errors import UsageError
-from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
+from guardrail.sampling.call_settings import INTERNAL
 
 __all__ = [
-    "CHAT_COMPLETIONS",
+    "BOUND",
+    "PLANNED",
+    "SHAPING",
     "TOP_LOGPROBS",
+    "TRANSPORT",
     "body_of",
     "normal_tool_choice",
     "one_limit",
@@ -22,20 +25,22 @@ __all__ = [
 
 TOP_LOGPROBS = 20
 """Most alternatives for a token (OpenAI's limit)."""
-CHAT_COMPLETIONS = "openai"
-"""Calls of OpenAI's chat completions, in the table of call settings."""
-register_settings(
-    (SettingRole.PLAN, "temperature top_p max_tokens max_completion_tokens stop seed n logprobs top_logprobs"),
-    (SettingRole.BINDING, "tools tool_choice response_format"),
-    (SettingRole.SHAPING, "frequency_penalty logit_bias parallel_tool_calls presence_penalty reasoning_effort"),
-    (SettingRole.TRANSPORT, "metadata prompt_cache_key prompt_cache_retention safety_identifier service_tier store"),
-    (SettingRole.TRANSPORT, "stream stream_options user"),
-    allowed_in=CHAT_COMPLETIONS,
-)
-CALL_SETTINGS = setting_names(allowed_in=CHAT_COMPLETIONS) - {"stop"}
+PLANNED = frozenset({
+    "temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed", "n", "logprobs",
+    "top_logprobs",
+})  # fmt: skip
+"""Settings of a call that the plan fixes."""
+BOUND = frozenset({"tools", "tool_choice", "response_format"})
+"""Those that its bindings fix."""
+SHAPING = frozenset({"frequency_penalty", "logit_bias", "parallel_tool_calls", "presence_penalty", "reasoning_effort"})
+"""Those that change an answer otherwise."""
+TRANSPORT = frozenset({
+    "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store",
+    "stream", "stream_options", "user",
+})  # fmt: skip
+"""Those that cannot change an answer."""
+CALL_SETTINGS = (PLANNED | BOUND | SHAPING | TRANSPORT) - {"stop"}
 """Settings a call may carry; stop strings are a separate argument. Everything else belongs into ``extra_body``."""
-IGNORED = setting_names(SettingRole.INTERNAL)
-"""Keywords that LangChain passes along for tracing or for other classes."""
 
 
 def body_of(
@@ -59,7 +64,7 @@ def body_of(
     Raises:
         UsageError: A setting is unknown.
     """
-    fields = one_limit({name: value for name, value in settings.items() if value is not None and name not in IGNORED})
+    fields = one_limit({name: value for name, value in settings.items() if value is not None and name not in INTERNAL})
     unknown = sorted(fields.keys() - CALL_SETTINGS - {"model"})
     if unknown:
         raise UsageError(

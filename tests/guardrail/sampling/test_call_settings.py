@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any, ClassVar
 
 import pytest
@@ -13,49 +14,25 @@ from pydantic import ConfigDict, Field
 
 from guardrail import Guardrail
 from guardrail.errors import UsageError
-from guardrail.sampling.call_settings import (
-    LONGEST_ANSWER,
-    STOP_STRINGS,
-    TABLE,
-    SettingRole,
-    carried,
-    check_settings,
-    register_settings,
-    setting_names,
-)
+from guardrail.sampling.call_settings import PLANNED, SHAPING, TRANSPORT, carried, check_settings
 from guardrail.sampling.sampler import Sampler, draw
 from guardrail.specs import identify
 from guardrail.testing import ScriptedChat, ended, make_artifact
 from guardrail.types import SamplingPlan
+from integrations._openai import requests as chat_completions
 
 
-def test_a_setting_has_one_role_wherever_it_is_sent() -> None:
-    assert all(row.name == name for name, row in TABLE.items())
-    before = TABLE["temperature"]
-    with pytest.raises(UsageError, match="'temperature' is registered as PLAN, got TRANSPORT"):
-        register_settings((SettingRole.TRANSPORT, "temperature"), allowed_in="another framework")
-    assert TABLE["temperature"] == before
+def test_a_setting_does_one_thing_wherever_it_is_sent() -> None:
+    """A setting that shapes the answer and counts as transport somewhere would change answers unnoticed."""
+    from integrations import openai_agents_guard, pydantic_ai_guard
 
-
-def test_calls_without_a_registered_setting_are_refused() -> None:
-    with pytest.raises(UsageError, match="no settings are registered for the calls of 'unheard of'"):
-        setting_names(allowed_in="unheard of")
-
-
-def test_what_a_plan_sets_in_a_call_is_fixed_by_the_plan() -> None:
-    settings = {name for name in SamplingPlan.model_fields if name in TABLE}
-    assert {"n", "temperature", "top_p", "max_tokens", "stop", "logprobs"} <= settings
-    assert {TABLE[name].role for name in settings} == {SettingRole.PLAN}
-    assert {TABLE[name].role for name in (*LONGEST_ANSWER, *STOP_STRINGS)} == {SettingRole.PLAN}
-
-
-def test_no_call_of_an_adapter_may_carry_a_setting_that_shapes_its_answer() -> None:
-    import integrations.openai_agents_guard
-    import integrations.pydantic_ai_guard  # noqa: F401  # each adapter registers its settings
-
-    for requests in ("langchain", "openai-agents", "pydantic-ai"):
-        assert setting_names(SettingRole.TRANSPORT, allowed_in=requests)
-        assert not setting_names(SettingRole.SHAPING, allowed_in=requests)
+    lists = (PLANNED, SHAPING, TRANSPORT, chat_completions.BOUND)
+    assert all(not first & second for first, second in combinations(lists, 2))
+    assert chat_completions.PLANNED <= PLANNED
+    assert chat_completions.SHAPING <= SHAPING
+    for passed_on in (chat_completions.TRANSPORT, openai_agents_guard.PASSED_ON, pydantic_ai_guard.PASSED_ON):
+        assert not passed_on & (PLANNED | SHAPING | chat_completions.BOUND)
+    assert {"n", "temperature", "top_p", "max_tokens", "stop", "logprobs"} <= PLANNED & set(SamplingPlan.model_fields)
 
 
 # -- stand-ins: classes named like the providers', with the fields of the real ones and what these do with the keywords

@@ -55,7 +55,7 @@ async def last_of(answers: AsyncGenerator[Any]) -> Any:
 
 def sketch() -> dict[str, Any]:
     """The names that the page defines, with the translation that it leaves to its reader."""
-    (code,) = re.findall(r"^```python\n(register_settings.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(r"^```python\n(HARMLESS.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {
         **vars(chat),
         **vars(framework_guard),
