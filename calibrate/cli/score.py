@@ -16,6 +16,7 @@ from guardrail.errors import UsageError
 from guardrail.judges import Judge, default_judge, make_judge
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
+from guardrail.judges.registry import make_named
 from guardrail.sampling.models import resolve_model
 from guardrail.types import SamplingPlan, Unmeasured
 from guardrail.uncertainty import Estimator, Scorer, list_estimators
@@ -25,7 +26,7 @@ from ..data.progress import bar
 from ..data.records import RecordHeader, RecordReader
 from ..ray_engine import PART_MIB, score_on_ray
 from ..scoring.compute import ScoreSummary, lacking, score_file, uses_models, with_cache
-from ..scoring.names import make_named, parse_estimator, stored_key
+from ..scoring.names import parse_estimator, stored_key
 from ..spec_syntax import parse_name
 from .frame.app import command
 from .frame.files import keep_inputs, one_file, pair_cache
@@ -175,8 +176,8 @@ class _Choice:
         """The estimators."""
         comparing: dict[str, Any] = {
             "judge": _judge(self.judge) or default_judge(plan.bindings),
-            "similarity": None if self.similarity is None else make_named("similarity", self.similarity),
-            "entailment": None if self.entailment is None else make_named("entailment", self.entailment),
+            "similarity": None if self.similarity is None else make_named("similarity", *parse_name(self.similarity)),
+            "entailment": None if self.entailment is None else make_named("entailment", *parse_name(self.entailment)),
         }
         scorers: list[Scorer] = [load_scorer(text) for text in self.scorers]
         named = [parse_estimator(name, **comparing, scorers=scorers) for name in self.names]

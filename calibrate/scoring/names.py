@@ -6,23 +6,13 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
-from guardrail.judges import (
-    Entailment,
-    Judge,
-    JudgeSpec,
-    Similarity,
-    default_judge,
-    list_judges,
-    list_similarities,
-    make_entailment,
-    make_judge,
-    make_similarity,
-)
-from guardrail.judges.registry import JUDGES, SIMILARITIES
+from guardrail.judges import Entailment, Judge, JudgeSpec, Similarity, default_judge
+from guardrail.judges.base import Role
+from guardrail.judges.registry import JUDGES, SIMILARITIES, make_named
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.specs import Clustering, EstimatorSpec
 from guardrail.types import Bindings, SamplingPlan
@@ -34,9 +24,8 @@ from ..data.formats.field_map import IMPORTED
 from ..data.records import RecordFile
 from ..spec_syntax import cut, parse_name, written
 
-__all__ = ["estimator_key", "key_of", "make_named", "parse_estimator", "stored_key", "usual_estimator", "usual_key"]
+__all__ = ["estimator_key", "key_of", "parse_estimator", "stored_key", "usual_estimator", "usual_key"]
 
-Role = Literal["judge", "similarity", "entailment"]
 _COMBINATION = re.compile(rf"\s*({'|'.join(COMBINATIONS)})\s*\((.*)\)\s*", flags=re.DOTALL)
 _SETTING = re.compile(r"\s*([a-z]\w*)\s*=\s*([^\s=]+)\s*")
 _FORMS = "Write then(CHEAP, DEAR, w=0.2, m=2), ties(FIRST, SECOND, r=0.001) or rank_mean(A, B, ...)"
@@ -99,7 +88,7 @@ def parse_estimator(
     given: dict[Role, Any] = {"judge": judge, "similarity": similarity, "entailment": entailment}
     if not spelled.parts:
         chosen = {
-            role: make_named(role, own, spelled.name) if own else given[role] for role, own in spelled.roles.items()
+            role: make_named(role, *parse_name(own)) if own else given[role] for role, own in spelled.roles.items()
         }
         return make_estimator(spelled.name, clustering=spelled.clustering or "components", **chosen)
     parts = [
@@ -144,33 +133,6 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
     if not fits:
         return text
     raise UsageError(f"{text!r} may be any of: {'; '.join(sorted(fits))}. Write one of them in quotes.")
-
-
-def make_named(role: Role, text: str, estimator: str = "NAME") -> Any:
-    """The judge, similarity or entailment model that a text names: "text(threshold=0.7)", "from_judge(exact)".
-
-    Args:
-        role: The one of the three that is meant.
-        text: What the user wrote.
-        estimator: The score that takes it, for messages.
-
-    Raises:
-        UsageError: An unknown name or parameter, a judge in place of a similarity or the reverse, or a chat model.
-    """
-    name, params = parse_name(text)
-    if role == "judge" and name not in JUDGES and name not in list_judges() and name in list_similarities():
-        both = make_estimator(estimator).similarity is not None
-        raise UsageError(
-            f"{name} is a similarity, and {estimator} takes a judge there: {', '.join(list_judges())}."
-            + (f" Leave the judge empty for its default: {estimator}::{text}" if both else "")
-        )
-    if role == "similarity" and name not in list_similarities() and name in list_judges():
-        raise UsageError(
-            f"{name} is a judge, and {estimator} takes a similarity there. Write from_judge({text}), or name one of: "
-            f"{', '.join(list_similarities())}."
-        )
-    make = {"judge": make_judge, "similarity": make_similarity, "entailment": make_entailment}[role]
-    return make(name, **params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +245,9 @@ def _describes(role: Role, name: str, params: dict[str, Any], spec: JudgeSpec) -
         return isinstance(inner, dict) and _describes("judge", str(inner.get("name")), inner.get("params", {}), stored)
     if name == "chat":
         return _is_chat(str(params.pop("model", "")), spec) and _all_true(params, spec)
-    if role == "judge" and name in JUDGES:
-        return make_judge(name, **params).spec == spec
-    if role == "similarity" and name in SIMILARITIES:
-        return make_similarity(name, **params).spec == spec
+    if (role == "judge" and name in JUDGES) or (role == "similarity" and name in SIMILARITIES):
+        made: JudgeSpec = make_named(role, name, params).spec
+        return made == spec
     return _all_true(params, spec)
 
 

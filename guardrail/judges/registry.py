@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import MissingDependencyError, UsageError, load_entry_point
 from ..types import Bindings
-from .base import Entailment, Judge
+from .base import Entailment, Judge, Role
 from .dates import DateJudge
 from .json_value import JsonJudge, is_structured
 from .numbers import NumericJudge
@@ -26,9 +26,8 @@ from .text import ExactJudge, TextJudge
 from .tool_call import ToolCallJudge
 
 __all__ = ["JUDGES", "SIMILARITIES", "default_judge", "list_judges", "list_similarities", "make_entailment"]
-__all__ += ["make_judge", "make_similarity"]
+__all__ += ["make_judge", "make_named", "make_similarity"]
 
-Kind = Literal["judge", "similarity", "entailment model"]
 JUDGES: dict[str, type[Judge]] = {
     "date": DateJudge,
     "exact": ExactJudge,
@@ -51,12 +50,12 @@ SIMILARITIES: dict[str, Callable[..., Similarity]] = {
     "rouge_l": RougeL,
 }
 """The built-in similarities. A new one is one line here."""
-_BUILT_IN: dict[Kind, tuple[str, Mapping[str, Callable[..., Any]]]] = {
+_BUILT_IN: dict[Role, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     "judge": ("acrc_guardrail.judges", JUDGES),
     "similarity": ("acrc_guardrail.similarities", SIMILARITIES),
-    "entailment model": ("acrc_guardrail.entailments", {}),
+    "entailment": ("acrc_guardrail.entailments", {}),
 }
-"""Entry-point group, and what needs no other package, of each kind."""
+"""Entry-point group, and what needs no other package, of each role."""
 
 
 def default_judge(bindings: Bindings | None = None) -> Judge:
@@ -87,50 +86,63 @@ def make_judge(name: str, **params: Any) -> Judge:
         UsageError: The name is unknown, or the judge does not take these parameters.
         MissingDependencyError: The package it needs is not installed.
     """
-    judge: Judge = _make("judge", name, params)
+    judge: Judge = make_named("judge", name, params)
     return judge
 
 
 def make_similarity(name: str, **params: Any) -> Similarity:
     """Make a similarity by name, as `make_judge`."""
-    similarity: Similarity = _make("similarity", name, params)
+    similarity: Similarity = make_named("similarity", name, params)
     return similarity
 
 
 def make_entailment(name: str, **params: Any) -> Entailment:
     """Make an entailment model by name, as `make_judge`."""
-    model: Entailment = _make("entailment model", name, params)
+    model: Entailment = make_named("entailment", name, params)
     return model
 
 
-def _names(kind: Kind) -> tuple[str, ...]:
-    group, built_in = _BUILT_IN[kind]
-    return tuple(sorted({*built_in, *(entry.name for entry in entry_points(group=group))}))
-
-
-def _make(kind: Kind, name: str, params: Mapping[str, Any]) -> Any:
-    group, built_in = _BUILT_IN[kind]
+def make_named(role: Role, name: str, params: Mapping[str, Any]) -> Any:
+    """Make what a score of this role takes, by name; see `make_judge`."""
+    group, built_in = _BUILT_IN[role]
     factory = built_in.get(name)
     if factory is None:
         offered = next(iter(entry_points(group=group, name=name)), None)
-        if offered is None and name == "chat":
-            raise UsageError(
-                "a chat model cannot be named here. Give it apart: --judge 'chat(model=PROVIDER:MODEL)', or in Python "
-                "judge=ChatJudge(model) or similarity=from_judge(ChatJudge(model))."
-            )
         if offered is None:
-            choice = ", ".join(_names(kind)) or "none is installed"
-            raise UsageError(f"no {kind} named {name!r}; choose one of: {choice}")
-        factory = _loaded(offered, kind)
+            raise UsageError(_unknown(role, name))
+        factory = _loaded(offered, role)
     try:
         return factory(**params)
     except (TypeError, ValueError, KeyError) as error:
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"{kind} {name!r} does not take the parameters {dict(params)}: {error}") from error
+        raise UsageError(f"{role} {name!r} does not take the parameters {dict(params)}: {error}") from error
 
 
-def _loaded(entry: EntryPoint, kind: Kind) -> Callable[..., Any]:
+def _names(role: Role) -> tuple[str, ...]:
+    group, built_in = _BUILT_IN[role]
+    return tuple(sorted({*built_in, *(entry.name for entry in entry_points(group=group))}))
+
+
+def _unknown(role: Role, name: str) -> str:
+    """The fault and the way out of a name that no object of this role has."""
+    if name == "chat":
+        return (
+            "a chat model cannot be named here. Give it apart: --judge 'chat(model=PROVIDER:MODEL)', or in Python "
+            "judge=ChatJudge(model) or similarity=from_judge(ChatJudge(model))."
+        )
+    choice = ", ".join(_names(role)) or "none is installed"
+    if role == "similarity" and name in _names("judge"):
+        return f"{name} is a judge, not a similarity. Write from_judge({name}), or choose one of: {choice}"
+    if role == "judge" and name in _names("similarity"):
+        return (
+            f"{name} is a similarity, not a judge; choose one of: {choice}. In a score that takes both, nothing stands "
+            f"for the default judge: graded_disagreement::{name}"
+        )
+    return f"no {role} named {name!r}; choose one of: {choice}"
+
+
+def _loaded(entry: EntryPoint, role: Role) -> Callable[..., Any]:
     try:
         factory: Callable[..., Any] = load_entry_point(entry)
     except MissingDependencyError:
@@ -138,7 +150,7 @@ def _loaded(entry: EntryPoint, kind: Kind) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         extra = f"acrc-guardrail[{','.join(entry.extras) or 'local'}]"
         raise MissingDependencyError(
-            f"{kind} {entry.name!r} ({entry.value}) cannot be loaded: {error}. If a package is missing, install it "
+            f"{role} {entry.name!r} ({entry.value}) cannot be loaded: {error}. If a package is missing, install it "
             f"with: pip install '{extra}', or in a clone: pip install '{extra.replace('acrc-guardrail', '.')}'"
         ) from error
     return factory

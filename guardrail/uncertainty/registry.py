@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ..errors import ArtifactMismatchError, UsageError
-from ..judges import (
-    Entailment,
-    Judge,
-    JudgeSpec,
-    Similarity,
-    default_judge,
-    make_entailment,
-    make_judge,
-    make_similarity,
-)
+from ..judges import Entailment, Judge, JudgeSpec, Similarity, default_judge
+from ..judges.base import Role
+from ..judges.registry import make_named
 from ..sampling.follow_ups import SCORE, register
 from ..specs import Clustering, EstimatorSpec
 from ..types import Bindings
@@ -144,7 +137,7 @@ def from_spec(
         raise _unused(spec, scorer)
     if spec.name not in ESTIMATORS:
         raise ArtifactMismatchError(f"calibrated with score {spec.name!r}, which this version does not have")
-    objects = {"judge": judge, "similarity": similarity, "entailment": entailment}
+    objects: dict[Role, Any] = {"judge": judge, "similarity": similarity, "entailment": entailment}
     chosen: dict[str, Any] = {role: one or _remade(role, getattr(spec, role)) for role, one in objects.items()}
     running = make_estimator(spec.name, clustering=spec.clustering or "components", **chosen)
     if running.spec != spec:
@@ -161,22 +154,16 @@ def _unused(spec: EstimatorSpec, scorer: Scorer) -> ArtifactMismatchError:
     )
 
 
-def _remade(role: str, spec: JudgeSpec | None) -> Any:
+def _remade(role: Role, spec: JudgeSpec | None) -> Any:
     """The judge, similarity or entailment model of a spec, made by name."""
     if spec is None:
         return None
-    makers: dict[str, Callable[..., Any]] = {
-        "judge": make_judge,
-        "similarity": make_similarity,
-        "entailment": make_entailment,
-    }
     try:
-        return makers[role](spec.name, **spec.params)
+        return make_named(role, spec.name, spec.params)
     except UsageError as error:
-        kind = "entailment model" if role == "entailment" else role
         raise ArtifactMismatchError(
-            f"calibrated with {kind} {spec.name!r} {spec.params}, which cannot be made by name here ({error}). "
-            f"Pass the {kind} object: Guardrail(..., using={{{role!r}: ...}})."
+            f"calibrated with {role} {spec.name!r} {spec.params}, which cannot be made by name here ({error}). "
+            f"Pass the {role} object: Guardrail(..., using={{{role!r}: ...}})."
         ) from error
 
 

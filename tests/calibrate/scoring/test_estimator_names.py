@@ -140,7 +140,7 @@ def test_graded_disagreement_takes_a_judge_and_a_similarity() -> None:
     [
         ("token_sar:exact", r"exact is a judge.* Write from_judge\(exact\)"),
         ("graded_disagreement:rouge_l", "graded_disagreement::rouge_l"),
-        ("num_sets:rouge_l", "rouge_l is a similarity, and num_sets takes a judge there: [^:]*tool_call.$"),
+        ("num_sets:rouge_l", "rouge_l is a similarity, not a judge; choose one of: .*tool_call"),
         ("degree:from_judge(chat(model=openai:gpt-4o))", "a chat model cannot be named here"),
         ("graded_disagreement:exact:rouge_l:x", "Write graded_disagreement:JUDGE:SIMILARITY, with :greedy"),
         ("degree:jaccard:x", r"Write degree:SIMILARITY\."),
