@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, takewhile
 from typing import Literal
 
-from ..types import Missing, Sample, SampleSet, Unmeasured
+from ..types import Missing, Sample, Unmeasured
 
-__all__ = ["Level", "Piece", "Span", "all_pieces", "characters", "pieces", "spans", "total", "words"]
+__all__ = ["Level", "Span", "characters", "spans", "total", "without", "words"]
 
 Level = Literal["word", "token"]
 """Size of the pieces that are taken out of an answer to see how much each matters."""
@@ -39,50 +39,14 @@ class Span:
     nll: float
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A word or token of an answer.
+def without(text: str, span: Span, level: Level) -> str:
+    """The stripped text of an answer without one of its words or tokens; empty if nothing else is left.
 
-    Attributes:
-        text: The piece.
-        without: The answer without this one occurrence of it; empty if nothing else is left.
-        nll: -sum of its log-probabilities, in nats.
+    It is removed at its place, not at every occurrence of the same letters. A word is removed with the white space
+    after it, so that its neighbours stay one space apart.
     """
-
-    text: str
-    without: str
-    nll: float
-
-
-def pieces(sample: Sample, level: Level) -> tuple[Piece, ...]:
-    """The pieces of an answer, each with the answer that remains without it.
-
-    A piece is removed at its place, not at every occurrence of the same letters. A word is removed with the white space
-    after it, so that its neighbours stay one space apart. Tokens that share a character are one piece.
-
-    Args:
-        sample: An answer with log-probabilities.
-        level: Size of the pieces.
-
-    Raises:
-        Missing: The tokens do not spell the answer.
-    """
-    text, parts = sample.text.strip(), []
-    for span in words(sample) if level == "word" else spans(sample):
-        before, after = text[: span.start], text[span.end :]
-        if level == "word":
-            # One of the two spaces goes with the word; otherwise the rest would differ from an answer without the word.
-            after = after.lstrip()
-        parts.append(Piece(text[span.start : span.end], (before + after).strip(), span.nll))
-    return tuple(parts)
-
-
-def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...]:
-    """The pieces of every sample; raises `Missing` if a sample has none."""
-    # The text that the model wrote for a call is not known, so its tokens cannot be laid on words.
-    if any(sample.tool_calls for sample in drawn.samples):
-        raise Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
-    return tuple(pieces(sample, level) for sample in drawn.samples)
+    before, after = text[: span.start], text[span.end :]
+    return (before + (after.lstrip() if level == "word" else after)).strip()
 
 
 def words(sample: Sample) -> tuple[Span, ...]:

@@ -13,7 +13,7 @@ from ..judges.base import Comparer
 from ..sampling.follow_ups import SCORE, AnswerScorer, FollowUp
 from ..specs import Clustering, EstimatorSpec
 from ..types import Basis, Missing, Sample, SampleSet, Uncertainty, Unit, Unmeasured
-from .alignment import Level, Piece
+from .alignment import Level
 from .comparing import Clusters
 
 __all__ = ["Estimator", "Evidence", "Needs", "Stages"]
@@ -62,8 +62,8 @@ class Evidence:
             by string), not in the order of the samples, so that no formula can depend on that order.
         likeness: Similarity of the primary answer to each sample, in sample order, in [0, 1].
         rows: Row of each sample in ``matrix``, in sample order; a permutation of 0, ..., n - 1.
-        pieces: Pieces of each sample, in sample order.
-        relevance: For each of ``pieces``, the similarity of the sample to itself without that piece, in [0, 1]; 0
+        costs: NLL of each piece of each sample, in nats, in sample order.
+        relevance: For each of these pieces, the similarity of the sample to itself without that piece, in [0, 1]; 0
             if nothing is left.
         contradiction: P(contradiction) / (P(contradiction) + P(entailment)) with a sample as premise and a sentence of
             the primary answer as hypothesis: for each sentence all samples in their order.
@@ -76,7 +76,7 @@ class Evidence:
     matrix: tuple[tuple[float, ...], ...] = ()
     rows: tuple[int, ...] = ()
     likeness: tuple[float, ...] = ()
-    pieces: tuple[tuple[Piece, ...], ...] = ()
+    costs: tuple[tuple[float, ...], ...] = ()
     relevance: tuple[tuple[float, ...], ...] = ()
     contradiction: tuple[float, ...] = ()
     members: tuple[float, ...] = ()

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from ..judges import Judge, Similarity, is_canonical_call, is_refusal
 from ..judges.base import Comparer
 from ..specs import Clustering
-from ..types import Frozen, SampleSet
-from .alignment import Level, all_pieces
+from ..types import Frozen, Missing, SampleSet, Unmeasured
+from .alignment import Level, spans, without, words
 
 __all__ = ["Asking", "Clusters", "Pair", "cluster", "clusters_of", "fold", "likeness", "matrix", "relevance"]
 
@@ -222,23 +222,32 @@ def likeness(drawn: SampleSet, similarity: Similarity) -> Asking:
 
 
 def relevance(drawn: SampleSet, similarity: Similarity, level: Level) -> Asking:
-    """Similarity of each sample to itself without each of its pieces; raises `Missing` if a sample has none.
+    """Similarity of each sample to itself without each of its words or tokens.
 
     It is 0 if nothing is left, and 1 if the rest is the same string to the similarity (`fold`); the similarity is not
     asked about either.
+
+    Raises:
+        Missing: A sample has no tokens that spell it.
     """
-    parts = all_pieces(drawn, level)
-    by_answer = [[(answer, piece.without) for piece in own] for answer, own in zip(_answers(drawn), parts, strict=True)]
+    # The text that the model wrote for a call is not known, so its tokens cannot be laid on words.
+    if any(sample.tool_calls for sample in drawn.samples):
+        raise Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
+    parts = [(sample.text.strip(), words(sample) if level == "word" else spans(sample)) for sample in drawn.samples]
+    by_answer = [[(text, without(text, span, level)) for span in own] for text, own in parts]
     known: dict[Pair, float] = {}
-    for answer, without in dict.fromkeys(chain(*by_answer)):
-        if not without.strip():
-            known[answer, without] = 0.0
-        elif similarity.identity(without) == similarity.identity(answer):
-            known[answer, without] = 1.0
+    for answer, rest in dict.fromkeys(chain(*by_answer)):
+        if not rest.strip():
+            known[answer, rest] = 0.0
+        elif similarity.identity(rest) == similarity.identity(answer):
+            known[answer, rest] = 1.0
     unrated = [pair for pair in dict.fromkeys(chain(*by_answer)) if pair not in known]
 
     def read(values: Sequence[float]) -> dict[str, Any]:
         rating_of = {**known, **dict(zip(unrated, values, strict=True))}
-        return {"pieces": parts, "relevance": tuple(tuple(rating_of[pair] for pair in pairs) for pairs in by_answer)}
+        return {
+            "costs": tuple(tuple(span.nll for span in own) for _, own in parts),
+            "relevance": tuple(tuple(rating_of[pair] for pair in pairs) for pairs in by_answer),
+        }
 
     return Asking(unrated, read)

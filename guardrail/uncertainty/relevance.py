@@ -14,7 +14,7 @@ from dataclasses import replace
 from ..judges import GuardedJaccard
 from ..judges.words import FUNCTION_WORDS, NEGATIONS, asked_words, fold, read
 from ..types import Missing, Unmeasured
-from .alignment import Piece, total, words
+from .alignment import total, words
 from .base import Estimator, Evidence, Needs
 from .likelihood import nll_of
 
@@ -24,32 +24,27 @@ TEMPERATURE = 0.001
 """t of the sentence level: the share that similar samples add is divided by it."""
 
 
-def weighted_nll(parts: Sequence[Piece], likeness: Sequence[float]) -> float:
+def weighted_nll(costs: Sequence[float], likeness: Sequence[float]) -> float:
     """Relevance-weighted NLL of an answer: U = sum_w R(w) NLL(w) / sum_w R(w), R(w) = 1 - |g(x + s, x + s without w)|.
 
     Nats; a weighted mean, so between the smallest and the largest NLL of a piece. Weights are uniform if no piece
     matters (sum R = 0), and a single piece has weight 1.
 
     Args:
-        parts: Pieces of the answer.
+        costs: NLL of each piece of the answer.
         likeness: Similarity of the answer to itself without each piece.
-
-    Raises:
-        ValueError: The number of similarities is not that of pieces. (A score of 0 would call such an answer certain.)
     """
-    if len(parts) != len(likeness):
-        raise ValueError(f"{len(parts)} pieces but {len(likeness)} similarities")
     matters = [1 - abs(value) for value in likeness]
     weight = math.fsum(matters)
     # No piece matters: a weighted mean with weights 0 does not exist, and 0 would call the answer certain.
     if weight <= 0:
-        return math.fsum(piece.nll for piece in parts) / len(parts)
-    return math.fsum(share * piece.nll for share, piece in zip(matters, parts, strict=True)) / weight
+        return math.fsum(costs) / len(costs)
+    return math.fsum(share * nll for share, nll in zip(matters, costs, strict=True)) / weight
 
 
 def _weighted(evidence: Evidence) -> list[float]:
     """U of each sample."""
-    return [weighted_nll(own, alike) for own, alike in zip(evidence.pieces, evidence.relevance, strict=True)]
+    return [weighted_nll(own, alike) for own, alike in zip(evidence.costs, evidence.relevance, strict=True)]
 
 
 def _supported(alike: Sequence[Sequence[float]], costs: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ from guardrail.errors import UsageError
 from guardrail.judges import JudgeSpec, Similarity, from_judge, make_judge
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import Estimator, make_estimator, measure
-from guardrail.uncertainty.alignment import Piece, pieces
+from guardrail.uncertainty.alignment import Level, spans, without, words
 from guardrail.uncertainty.relevance import weighted_nll
 
 ALL = ("word_sequence_entropy", "sar", "token_sar", "sentence_sar")
@@ -64,26 +64,20 @@ def score(name: str, one: SampleSet, similarity: Table) -> Uncertainty:
 # -- pieces
 
 
-def test_pieces_by_word_and_by_token() -> None:
-    answer = sample("New", " Yo", "rk", logprobs=[-1, -2, -4])
-    assert pieces(answer, "word") == (Piece("New", "York", 1.0), Piece("York", "New", 6.0))
-    assert pieces(answer, "token") == (
-        Piece("New", "York", 1.0),
-        Piece(" Yo", "Newrk", 2.0),
-        Piece("rk", "New Yo", 4.0),
-    )
+def rests(answer: Sample, level: Level) -> list[str]:
+    """The answer without each of its pieces."""
+    return [without(answer.text, span, level) for span in (words if level == "word" else spans)(answer)]
 
 
 def test_one_occurrence_is_taken_out_at_its_place() -> None:
     """The authors' code calls ``.replace``, which takes out every "the", and also the "the" of "other"."""
     answer = sample("the", " other", " the", " end", logprobs=[-1, -1, -1, -1])
-    parts = pieces(answer, "word")
-    assert [piece.without for piece in parts] == ["other the end", "the the end", "the other end", "the other the"]
+    assert rests(answer, "word") == ["other the end", "the the end", "the other end", "the other the"]
+    assert rests(sample("New", " Yo", "rk", logprobs=[-1, -2, -4]), "token") == ["York", "Newrk", "New Yo"]
 
 
 def test_neighbours_stay_one_space_apart() -> None:
-    parts = pieces(sample("a", "\n\n", "b", "  c", logprobs=[-1] * 4), "word")
-    assert [piece.without for piece in parts] == ["b  c", "a\n\nc", "a\n\nb"]
+    assert rests(sample("a", "\n\n", "b", "  c", logprobs=[-1] * 4), "word") == ["b  c", "a\n\nc", "a\n\nb"]
 
 
 # -- the weighted NLL
@@ -91,23 +85,15 @@ def test_neighbours_stay_one_space_apart() -> None:
 
 def test_weighted_nll_by_hand() -> None:
     # R = (1 - .8, 1 - .2) = (.2, .8), normalised the same; U = .2 * 1 + .8 * 3 = 2.6
-    two = [Piece("a", "b", 1.0), Piece("b", "a", 3.0)]
-    assert weighted_nll(two, [0.8, 0.2]) == pytest.approx(2.6)
-    # a similarity below 0 counts by its size: R = (1 - .5, 1 - .5)
-    assert weighted_nll(two, [-0.5, 0.5]) == pytest.approx(2.0)
+    assert weighted_nll([1.0, 3.0], [0.8, 0.2]) == pytest.approx(2.6)
 
 
 def test_no_piece_matters_means_uniform_weights_not_nan() -> None:
-    assert weighted_nll([Piece("a", "b", 1.0), Piece("b", "a", 3.0)], [1.0, 1.0]) == 2.0
+    assert weighted_nll([1.0, 3.0], [1.0, 1.0]) == 2.0
 
 
 def test_a_single_piece_has_weight_one() -> None:
-    assert [weighted_nll([Piece("a", "", 3.0)], [alike]) for alike in (0.0, 0.5, 1.0)] == [3.0, 3.0, 3.0]
-
-
-def test_a_length_mismatch_is_an_error_not_certain() -> None:
-    with pytest.raises(ValueError, match="2 pieces but 1 similarities"):
-        weighted_nll([Piece("a", "b", 1.0), Piece("b", "a", 3.0)], [0.5])
+    assert [weighted_nll([3.0], [alike]) for alike in (0.0, 0.5, 1.0)] == [3.0, 3.0, 3.0]
 
 
 # -- the estimators
