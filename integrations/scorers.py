@@ -54,24 +54,23 @@ _ASK_CONFIDENCE = (
 )
 
 
-def stated_confidence(model: BaseChatModel, *, instructions: str = _ASK_CONFIDENCE, timeout: float = 30.0) -> Scorer:
+def stated_confidence(model: BaseChatModel, *, timeout: float = 30.0) -> Scorer:
     """The confidence in an answer that any chat model states, by structured output: percent / 100, in [0, 1].
 
     Few values, so many ties. A reply without the number, or with one outside 0 to 100, is unmeasured.
 
     Args:
         model: The model to ask; any chat model, also another than the guarded one.
-        instructions: The system message.
         timeout: Seconds after which an answer is unmeasured.
     """
-    params = {"model": identify(model).model_dump(mode="json"), "prompt": sha256_hex(instructions, 16)}
+    params = {"model": identify(model).model_dump(mode="json"), "prompt": sha256_hex(_ASK_CONFIDENCE, 16)}
     asked = quiet_copy(model).with_structured_output(_CONFIDENCE)
 
     @scorer(version=1, higher="certain", params=params, timeout=timeout, name="stated_confidence")
     async def rate(question: str, answer: str) -> Any:
         content = canonical_json({"question": question, "answer": answer})
         # No callbacks: a tracer of the caller must not see the answer before the verdict.
-        reply: Any = await asked.ainvoke([SystemMessage(instructions), HumanMessage(content)], {"callbacks": []})
+        reply: Any = await asked.ainvoke([SystemMessage(_ASK_CONFIDENCE), HumanMessage(content)], {"callbacks": []})
         percent = reply.get("percent") if isinstance(reply, dict) else None
         return percent / 100 if isinstance(percent, int | float) and not isinstance(percent, bool) else None
 

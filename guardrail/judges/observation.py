@@ -11,7 +11,7 @@ from ..plain_json import canonical_json
 from ..specs import JudgeSpec
 from ..types import ToolCall, canonical_calls, plain_json
 from .base import Item, Judge
-from .similarity import Jaccard, Similarity
+from .similarity import Jaccard, Similarity, jaccard
 from .tool_call import read_calls
 from .words import normalise
 
@@ -35,8 +35,6 @@ class ObservationJudge(Judge):
         version: Version of the tools and of the data behind them. Part of the spec.
         observations: Recorded observations by canonical calls (`canonical_calls` of the whole answer, or of one call).
         errors: Whether an exception that a tool raises is an observation (its type and message).
-        canonical: Converts an observation to the form that is compared, e.g. sorts rows whose order means nothing.
-            Another function needs another ``version``.
 
     Raises:
         UsageError: Neither ``run`` nor ``observations``, or nothing that may be run.
@@ -59,7 +57,6 @@ class ObservationJudge(Judge):
         version: str,
         observations: Mapping[str, Any] | None = None,
         errors: bool = False,
-        canonical: Callable[[Any], Any] | None = None,
     ) -> None:
         if isinstance(tools, str):
             raise UsageError(f"tools is a collection of names, got {tools!r}. Write tools={{{tools!r}}}.")
@@ -72,7 +69,6 @@ class ObservationJudge(Judge):
         self._version = version
         self._observations = dict(observations or {})
         self._errors = errors
-        self._canonical = canonical
 
     @property
     def spec(self) -> JudgeSpec:
@@ -130,8 +126,7 @@ class ObservationJudge(Judge):
     def _text(self, observation: Any) -> str | None:
         """Canonical JSON of an observation; None if it is not JSON (equal objects may differ in their `repr`)."""
         try:
-            plain = self._canonical(observation) if self._canonical is not None else observation
-            plain = plain.strip() if isinstance(plain, str) else plain_json(plain)
+            plain = observation.strip() if isinstance(observation, str) else plain_json(observation)
             return canonical_json(plain, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             return None
@@ -147,13 +142,12 @@ def _same(both: tuple[str | None, str | None] | None) -> bool | None:
 class ObservationSimilarity(Similarity):
     """Similarity of two tool calls: that of their observations. It refines votes by `ObservationJudge`.
 
-    An observation is compared as text: strings unchanged, other JSON values as their keys and values in order. A call
-    and a text have similarity 0; two texts have that of ``similarity``. A pair without an observation is unmeasured.
-    In one estimator with the judge, each distinct call is run twice, once for each of them.
+    Observations are compared by the words that they share (`Jaccard`): strings unchanged, other JSON values as their
+    keys and values in order. A call and a text have similarity 0; two texts that of their words. A pair without an
+    observation is unmeasured. In one estimator with the judge, each distinct call is run twice, once for each of them.
 
     Args:
         judge: Runs the calls, or knows their observations.
-        similarity: Compares two observations as texts. Default: `Jaccard`, the words in common.
 
     Example:
         >>> from guardrail.types import ToolCall
@@ -165,14 +159,13 @@ class ObservationSimilarity(Similarity):
 
     judges_tool_calls = True
 
-    def __init__(self, judge: ObservationJudge, similarity: Similarity | None = None) -> None:
+    def __init__(self, judge: ObservationJudge) -> None:
         self._judge = judge
-        self._similarity: Similarity = Jaccard() if similarity is None else similarity
 
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters: the specs of both parts."""
-        params = {"judge": self._judge.spec.model_dump(), "similarity": self._similarity.spec.model_dump()}
+        params = {"judge": self._judge.spec.model_dump(), "similarity": Jaccard.spec.model_dump()}
         return JudgeSpec(name="observation", version=1, params=params)
 
     def identity(self, text: str) -> str:
@@ -181,19 +174,17 @@ class ObservationSimilarity(Similarity):
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """Similarities of the observations. Each call is run once for all items."""
-        observed = self._judge.observed(items)
-        return [self._rated(item, both) for item, both in zip(items, observed, strict=True)]
+        return [_rated(a, b, both) for (_, a, b), both in zip(items, self._judge.observed(items), strict=True)]
 
-    def _rated(self, item: Item, both: tuple[str | None, str | None] | None) -> float | None:
-        question, a, b = item
-        if both is None:
-            mixed = read_calls(a) is not None or read_calls(b) is not None
-            return 0.0 if mixed else self._similarity.similarity(question, [(a, b)])[0]
-        ours, theirs = both
-        if ours is None or theirs is None:
-            return None
-        pair = (_plain(json.loads(ours)), _plain(json.loads(theirs)))
-        return 1.0 if ours == theirs else self._similarity.similarity(question, [pair])[0]
+
+def _rated(a: str, b: str, both: tuple[str | None, str | None] | None) -> float | None:
+    if both is None:
+        mixed = read_calls(a) is not None or read_calls(b) is not None
+        return 0.0 if mixed else jaccard(a, b)
+    ours, theirs = both
+    if ours is None or theirs is None:
+        return None
+    return 1.0 if ours == theirs else jaccard(_plain(json.loads(ours)), _plain(json.loads(theirs)))
 
 
 def _plain(observation: Any) -> str:
