@@ -25,25 +25,6 @@ from .scoring.apart import refuse_overlap, without_ranked
 from .scoring.items import ScoredItems, with_cap
 from .scoring.scores import unmeasured_among
 
-__all__ = [
-    "GateCounts",
-    "Judged",
-    "accepted_of",
-    "asked_with",
-    "at_calibration",
-    "calibration_part",
-    "hashes_of_fit",
-    "held_out",
-    "judged_by",
-    "keys_of_score",
-    "refuse_choice",
-    "refuse_fitted",
-    "require_same",
-    "without",
-    "without_choice",
-]
-
-
 # -- What the gate does on labelled records ----------------------------------------------------------------------------
 
 

@@ -8,8 +8,6 @@ from guardrail.types import SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
 from guardrail.uncertainty.combine import COMBINATIONS, Parts, union_of_needs
 
-__all__ = ["narrowed_plan"]
-
 
 def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     """The plan that run time needs for this one estimator: a collection may have drawn more, for others.

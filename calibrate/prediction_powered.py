@@ -258,25 +258,17 @@ def _unlike_a_sample(pool: Scored, sampled: NDArray[np.bool_], labels: GivenLabe
     p < .001: at most three honest fits in a thousand are refused.
     """
     inside, outside = pool.error[sampled], pool.error[~sampled]
+    people = f"the answers in {labels.path}"
     if not min(inside.size, outside.size):
         return None
-    p = selection_p(pool.error, sampled)
-    if p < SELECTED:
-        return (
-            f"the judge calls {int(inside.sum())} of the {inside.size} answers in {labels.path} wrong, and "
-            f"{int(outside.sum())} of the other {outside.size} (p = {p:.1g})"
-        )
+    if (p := selection_p(pool.error, sampled)) < SELECTED:
+        wrong = f"{int(inside.sum())} of the {inside.size}", f"{int(outside.sum())} of the other {outside.size}"
+        return f"of {people} the judge calls {wrong[0]} wrong, and {wrong[1]} (p = {p:.1g})"
     if min(inside.size, outside.size) < FEWEST_COMPARED:
         return None
     if pool.group is not None and (unlike := group_unlike_sample(pool.group, sampled)) is not None:
-        return (
-            f"the answers in {labels.path} hold too many or too few of group {unlike!r}, and a judge that errs in one "
-            "group only is corrected only by labels of all groups"
-        )
+        return f"{people} hold too many or too few of group {unlike!r}, in which alone the judge may err"
     distance, p = ks_two_sample(pool.uncertainty[sampled], pool.uncertainty[~sampled])
     if p < SELECTED:
-        return (
-            f"the answers in {labels.path} differ in their scores from the others (largest distance {distance:.2f}, "
-            f"p = {p:.1g})"
-        )
+        return f"{people} differ in their scores from the others (largest distance {distance:.2f}, p = {p:.1g})"
     return None

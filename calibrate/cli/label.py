@@ -29,8 +29,6 @@ from .frame.options import ItemsOption, RecordsArgument, RewriteOption, flags_un
 from .frame.people import People, ask_people
 from .frame.terminal import console, finish, print_line
 
-__all__ = ["label"]
-
 rule_flag, people_flag = flags_under("By a rule"), flags_under("By people")
 
 

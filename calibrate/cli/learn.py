@@ -42,8 +42,6 @@ from .frame.options import MissingOption, flags_under, share_or_smallest
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_verdict
 
-__all__ = ["learn"]
-
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
 answers_flag, calls_flag = flags_under("About answers (--artifact)"), flags_under("About calls (--tool)")

@@ -12,8 +12,6 @@ from guardrail.specs import CorrectnessSpec
 from ..data.progress import Progress, silent
 from ..data.questions import Question
 
-__all__ = ["CorrectnessRule", "Label"]
-
 
 @dataclass(frozen=True, slots=True)
 class Label:

@@ -6,7 +6,7 @@ the model's errors does not see them. Label some answers by hand and compare bef
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from guardrail.errors import GuardrailError
 from guardrail.judges.cache import PairCache
 from guardrail.plain_json import canonical_json, quoted
 from guardrail.specs import CorrectnessSpec, identify
-from guardrail.types import SampleSet, SamplingPlan
+from guardrail.types import SamplingPlan
 
 from ..data.progress import Progress, silent
 from ..data.questions import Question
@@ -26,7 +26,6 @@ from .base import CorrectnessRule, Label
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-__all__ = ["PROMPT_VERSION", "ChatLabelJudge", "judge_messages"]
 
 PROMPT_VERSION = 2
 """Raised by any change of the prompt or of how replies are read; part of the artifact."""
@@ -85,32 +84,29 @@ class ChatLabelJudge(CorrectnessRule):
             GuardrailError: The first calls all failed; the rest would fail alike.
             UsageError: The cache holds something else.
         """
+        from guardrail.sampling.sampler import draw  # chat models are slow to import
+
         keys = [self._key(answer, question) for answer, question in items]
         cache = None if self._cache is None else PairCache(self._cache)
         replies: dict[bytes, str] = {} if cache is None else cache.find(keys)
-        todo = {key: judge_messages(*item) for key, item in zip(keys, items, strict=True) if key not in replies}
+        asked = {key: judge_messages(*item) for key, item in zip(keys, items, strict=True) if key not in replies}
         failed: dict[bytes, str] = {}
-        progress(len(items) - len(todo), len(items))
-        for done, (key, drawn) in enumerate(self._ask(todo), start=1):
-            if drawn.primary is None:
-                failed[key] = drawn.problem_detail
-                if not replies and not cache:  # a judge that has answered before will answer again
-                    _stop_if_hopeless(failed, done, len(todo))
-            else:
-                replies[key] = drawn.primary.text
-                if cache is not None:
-                    cache.store({key: drawn.primary.text})
-            progress(len(items) - len(todo) + done, len(items))
+        progress(len(items) - len(asked), len(items))
+        for start in range(0, len(asked), _IN_FLIGHT):
+            batch = list(asked)[start : start + _IN_FLIGHT]
+            drawn = dict(zip(batch, draw(self._model, [asked[key] for key in batch], _PLAN), strict=True))
+            fresh = {key: each.primary.text for key, each in drawn.items() if each.primary is not None}
+            failed |= {key: each.problem_detail for key, each in drawn.items() if each.primary is None}
+            if not (fresh or replies or cache):  # a judge that has answered before will answer again
+                raise GuardrailError(
+                    f"the judge failed on the first {len(batch)} answers: {next(iter(failed.values()))}\nThe rest "
+                    "would fail alike. Fix the cause and run the same command again; verdicts so far are kept."
+                )
+            replies |= fresh
+            if cache is not None:
+                cache.store(fresh)
+            progress(len(items) - len(asked) + start + len(batch), len(items))
         return [_label(replies.get(key), failed.get(key, "")) for key in keys]
-
-    def _ask(self, todo: dict[bytes, list[BaseMessage]]) -> Iterator[tuple[bytes, SampleSet]]:
-        """Replies as they come."""
-        from guardrail.sampling.sampler import draw  # chat models are slow to import
-
-        keys = list(todo)
-        for start in range(0, len(keys), _IN_FLIGHT):
-            batch = keys[start : start + _IN_FLIGHT]
-            yield from zip(batch, draw(self._model, [todo[key] for key in batch], _PLAN), strict=True)
 
     def _key(self, answer: str, question: Question) -> bytes:
         identity = [PROMPT_VERSION, self._identity.model_dump(), question.in_words, question.options]
@@ -124,11 +120,3 @@ def _label(reply: str | None, problem: str) -> Label:
 
     verdict = read_verdict(reply)
     return Label(verdict, "" if verdict is not None else f"the judge said neither yes nor no: {reply.strip()[:80]!r}")
-
-
-def _stop_if_hopeless(failed: dict[bytes, str], done: int, total: int) -> None:
-    if len(failed) == done == min(total, _IN_FLIGHT):
-        raise GuardrailError(
-            f"the judge failed on the first {done} answers: {next(iter(failed.values()))}\nThe rest would fail alike. "
-            "Fix the cause and run the same command again; verdicts so far are kept."
-        )

@@ -23,17 +23,6 @@ from .chat_judge import ChatLabelJudge
 from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls
 from .stated import Stated
 
-__all__ = [
-    "RULES",
-    "available_rules",
-    "default_rule",
-    "label_file",
-    "label_records",
-    "labelled_by",
-    "make_rule",
-    "structured_advice",
-]
-
 RULES: dict[str, type[CorrectnessRule]] = {
     "chat_judge": ChatLabelJudge,
     "contains": Contains,

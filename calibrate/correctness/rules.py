@@ -34,17 +34,6 @@ from guardrail.types import Bindings
 from ..data.questions import Question, reference_label
 from .base import CorrectnessRule, Label
 
-__all__ = [
-    "Contains",
-    "Exact",
-    "JsonValues",
-    "Numeric",
-    "Option",
-    "OwnRule",
-    "TokenF1",
-    "ToolCalls",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Exact(CorrectnessRule):

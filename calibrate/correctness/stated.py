@@ -14,8 +14,6 @@ from guardrail.specs import CorrectnessSpec
 from ..data.questions import Question
 from .base import CorrectnessRule, Label
 
-__all__ = ["Stated"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stated(CorrectnessRule):

@@ -22,20 +22,6 @@ from .records import GIVEN, Record, exclusive
 from .rows import read_rows
 from .table import table_of
 
-__all__ = [
-    "GivenLabels",
-    "LabelSession",
-    "append_row",
-    "apply_labels",
-    "contradictions",
-    "open_label_file",
-    "open_session",
-    "queue_of",
-    "read_labels",
-    "refuse_contradictions",
-]
-
-
 Labelled: TypeAlias = tuple[str, str]
 """Id of a record, and the answer that was judged."""
 

@@ -17,8 +17,6 @@ from .pool import Missing, ReviewedItem, ReviewPool, settled
 if TYPE_CHECKING:
     from guardrail.review import RiskMonitor
 
-__all__ = ["AcceptedError", "accepted_error", "feed", "given_items", "refuse_open_as_wrong"]
-
 
 class AcceptedError(Frozen):
     """The error rate among accepted answers, from audits. Answers without a decision count as wrong; see `Missing`."""

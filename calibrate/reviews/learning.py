@@ -22,8 +22,6 @@ from ..ledger import Ledger, counted
 from ..pipeline import FitSettings, fit_artifact
 from .pool import NOBODY, Missing, ReviewedItem, ReviewPool, usable, waiting
 
-__all__ = ["Learned", "learn", "thinned"]
-
 
 @dataclass(frozen=True, slots=True)
 class Learned:

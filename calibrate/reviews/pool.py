@@ -19,20 +19,6 @@ from ..data.progress import Progress, silent
 if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
 
-__all__ = [
-    "NOBODY",
-    "Missing",
-    "ReviewPool",
-    "Reviewed",
-    "ReviewedItem",
-    "all_items",
-    "in_place",
-    "name_of",
-    "read_reviews",
-    "settled",
-    "usable",
-    "waiting",
-]
 
 PAGE = 500
 """Items read at a time."""

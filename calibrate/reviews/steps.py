@@ -32,8 +32,6 @@ from .pool import NOBODY, Reviewed, all_items, in_place, name_of
 if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
 
-__all__ = ["ReviewedStep", "labelled", "reviews_of_checkpoints", "reviews_of_store"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewedStep(Reviewed):

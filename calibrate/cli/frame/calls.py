@@ -42,8 +42,6 @@ from .files import keep_inputs, opened_store
 from .terminal import console, finish, print_line, table
 from .verdicts import print_verdict
 
-__all__ = ["RECORDS", "UNDECIDED", "Drawing", "Learning", "learn_calls", "print_decisions"]
-
 RECORDS = Path("agent.records.jsonl")
 """Where an agent that collects records its samples by default."""
 

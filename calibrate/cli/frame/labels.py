@@ -19,16 +19,6 @@ from ...evaluation.label_checks import Merged, labelled_answers, missed, missed_
 from ...report.facts import describe_spec
 from .terminal import console, print_line, shortened
 
-__all__ = [
-    "print_label_checks",
-    "print_labels",
-    "print_merged",
-    "print_structured",
-    "refuse_mixed",
-    "rule_from",
-]
-
-
 _MEANING = {"stated": ", right if a sentence states a reference"}
 """What the default rule for open questions says, for those who did not choose it."""
 

@@ -32,8 +32,6 @@ from .terminal import console, finish, print_line
 if TYPE_CHECKING:
     from guardrail.review import Content
 
-__all__ = ["People", "ask_people", "card", "keys", "label_by_hand"]
-
 
 @dataclass(frozen=True, slots=True)
 class People:

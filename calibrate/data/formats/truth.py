@@ -14,8 +14,6 @@ from guardrail.errors import UsageError
 from ..row import RawRow, short
 from .field_map import OtherLabels
 
-__all__ = ["WORDS", "Labels"]
-
 WORDS = {
     **dict.fromkeys(("true", "t", "1", "1.0", "yes", "y", "right", "correct", "pass", "passed"), True),
     **dict.fromkeys(("false", "f", "0", "0.0", "no", "n", "wrong", "incorrect", "fail", "failed"), False),

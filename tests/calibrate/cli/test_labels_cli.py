@@ -475,23 +475,23 @@ def test_a_judge_of_undecided_answers_goes_on_after_a_kill(tmp_path: Path, monke
     undecided, before = [each for each in read_records(records).records if each.is_undecided], records.read_bytes()
     n = len({(each.question, each.references, each.answer) for each in undecided})
     command = ("label", str(records), "--undecided", "--judge-model", f"python:{__name__}:JUDGE")
-    store, stored = PairCache.store, 0
+    store, batches = PairCache.store, 0
 
     def killed(cache: Any, values: Any) -> None:
-        nonlocal stored
-        if stored == 10:
+        nonlocal batches
+        if batches == 1:
             raise KeyboardInterrupt
         store(cache, values)
-        stored += 1
+        batches += 1
 
     with monkeypatch.context() as patch:
         patch.setattr(PairCache, "store", killed)
         assert CliRunner().invoke(app, command).exit_code != 0
     assert records.read_bytes() == before
-    assert len(PairCache(tmp_path / "r.judge.sqlite")) == 10 < n
+    assert (kept := len(PairCache(tmp_path / "r.judge.sqlite"))) == 16 < n
     first = len(JUDGE.asked)
     run(*command)
-    assert len(JUDGE.asked) - first == n - 10, "verdicts on file are not asked for again"
+    assert len(JUDGE.asked) - first == n - kept, "verdicts on file are not asked for again"
     file = read_records(records)
     assert (len(file.records), int(file.records.undecided().sum())) == (120, 0)
     assert "nothing is undecided" in run(*command)
