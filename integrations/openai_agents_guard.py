@@ -36,9 +36,10 @@ from guardrail.specs import identify
 from guardrail.types import Bindings
 from guardrail.verdict import UnmeasuredError, Verdict
 
+from ._agents.call_reviews import NOT_RUN
 from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.decisions import edit_note
-from ._agents.framework_guard import NOT_RUN, Answer, FrameworkGuard
+from ._agents.framework_guard import Answer, FrameworkGuard
 from ._agents.options import GateOptions, Given
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck

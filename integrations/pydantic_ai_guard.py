@@ -26,9 +26,10 @@ from guardrail.plain_json import canonical_json
 from guardrail.sampling.effects import arun
 from guardrail.types import Bindings
 
+from ._agents.call_reviews import NOT_RUN
 from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.decisions import edit_note
-from ._agents.framework_guard import NOT_RUN, FrameworkGuard
+from ._agents.framework_guard import FrameworkGuard
 from ._agents.options import GateOptions, Given
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck

@@ -51,20 +51,6 @@ from langchain.agents.structured_output import (  # noqa: E402
 from langgraph.config import get_config  # noqa: E402
 from langgraph.errors import GraphBubbleUp  # noqa: E402
 
-__all__ = [
-    "AgentModel",
-    "HeldBack",
-    "OfferRecorder",
-    "Offered",
-    "Outcome",
-    "given_out",
-    "has_checkpointer",
-    "name_of",
-    "note_unjudged",
-    "step_of",
-    "unjudged_steps",
-]
-
 
 class HeldBack(GraphBubbleUp):
     """Signal that a message is held back, raised through the agent's own layers; the message is in the `Outcome`.

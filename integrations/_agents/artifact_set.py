@@ -28,13 +28,6 @@ from guardrail.uncertainty.plan import plan_for
 
 from .options import COLLECT, REVIEW, GateOptions, Given, Key, judges_of
 
-__all__ = [
-    "ANSWER",
-    "ArtifactSet",
-    "is_collecting",
-    "load",
-]
-
 ANY_TOOL = "*"
 ANSWER = "answer"
 _NO_MODEL = ModelIdentity(provider="unknown", model="unknown")

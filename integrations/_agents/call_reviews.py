@@ -15,8 +15,6 @@ from .decisions import REFUSED, checked, order_for, review_request
 from .held import MessageNote, ToolCallOrder
 from .verdicts import VerdictStore
 
-__all__ = ["APPROVED", "NOT_RUN", "REJECT", "SAME_STORE", "CallReviews", "Ruling", "ends_turn"]
-
 NOT_RUN = "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
 APPROVED = "A person let this answer go out."
 """Result of an approved call of `ANSWER_TOOL`."""

@@ -14,16 +14,6 @@ from guardrail.plain_json import canonical_json, json_fault, sha256_hex
 from guardrail.prompting import prompt_content
 from guardrail.types import ToolCall, canonical_calls
 
-__all__ = [
-    "ANSWER_TOOL",
-    "answer_key",
-    "arguments_of",
-    "call_subject",
-    "conversation_digest",
-    "is_of_call",
-    "same_call",
-]
-
 ANSWER_TOOL = "guardrail_answer"
 """Name of the call that stands for a held-back answer until a person decides. No model is offered it."""
 

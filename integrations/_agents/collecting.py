@@ -24,8 +24,6 @@ from guardrail.verdict import Reason, Verdict
 
 from .artifact_set import is_collecting
 
-__all__ = ["StepRecords"]
-
 log = logging.getLogger("guardrail")
 
 

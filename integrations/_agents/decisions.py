@@ -22,20 +22,6 @@ from guardrail.verdict import Verdict
 from .calls import arguments_of, same_call
 from .held import FrozenMessage, HeldMessage, ToolCallOrder
 
-__all__ = [
-    "ANSWERED",
-    "REFUSED",
-    "REQUEST_FORMAT",
-    "Action",
-    "Decision",
-    "answer_schema",
-    "checked",
-    "edit_note",
-    "order_for",
-    "released",
-    "review_request",
-]
-
 REQUEST_FORMAT = 1
 """Version of the request in an interrupt."""
 

@@ -30,7 +30,7 @@ from guardrail.types import Bindings, Sample
 from guardrail.verdict import AbstainedError, Verdict
 
 from .artifact_set import ArtifactSet
-from .call_reviews import NOT_RUN, REJECT, SAME_STORE, CallReviews, ends_turn
+from .call_reviews import REJECT, SAME_STORE, CallReviews, ends_turn
 from .calls import ANSWER_TOOL, answer_key, conversation_digest, is_of_call
 from .decisions import REFUSED
 from .decisions import released as decided_message
@@ -38,8 +38,6 @@ from .gates import AgentGate, AgentStep, Judgement, check_nothing_lacks
 from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder
 from .options import GateOptions, Given
 from .verdicts import VerdictStore
-
-__all__ = ["NOT_RUN", "Answer", "FrameworkGuard"]
 
 
 @dataclass(frozen=True, slots=True)

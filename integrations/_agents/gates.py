@@ -46,8 +46,6 @@ from .collecting import StepRecords
 from .held import ToolCallOrder
 from .options import REVIEW, Given, judges_of, options_of, scorers_of
 
-__all__ = ["AgentGate", "AgentStep", "Judgement", "ModelGate", "check_nothing_lacks"]
-
 MODELS = 16
 """Model objects whose gates are kept: an agent has one, unless other middleware makes more."""
 SHARED = 64

@@ -25,20 +25,6 @@ from guardrail.verdict import Verdict
 
 from .calls import call_subject, conversation_digest
 
-__all__ = [
-    "HOLDING",
-    "Conversation",
-    "FrozenMessage",
-    "HeldMessage",
-    "MessageNote",
-    "Ordered",
-    "ReviewTarget",
-    "ToolCallOrder",
-    "held_message",
-    "pack",
-    "unpack",
-]
-
 HOLDING = "A person is checking this before it goes out."
 """Text that stands in for a held-back message until it is decided."""
 LONGEST_TEXT, LONGEST_TALK = 20_000, 200_000

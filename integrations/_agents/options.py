@@ -17,8 +17,6 @@ from guardrail.sampling.draws import REMEMBERED, Draws
 from guardrail.types import Probing, SamplingPlan
 from guardrail.uncertainty import Scorer
 
-__all__ = ["COLLECT", "REVIEW", "GateOptions", "Given", "Key", "judges_of", "options_of", "scorers_of"]
-
 COLLECT: Literal["collect"] = "collect"
 """Stands for an artifact: a person decides about each call or answer, and its samples are recorded."""
 REVIEW: Literal["review"] = "review"

@@ -21,8 +21,6 @@ from guardrail.verdict import AbstainedError, UnmeasuredError, Verdict
 from .calls import call_subject
 from .decisions import checked
 
-__all__ = ["CHANGED", "ENDED", "TOO_LATE", "BaseBridge", "RunBridge", "content_digest", "content_of", "lapsed"]
-
 if TYPE_CHECKING:
     from guardrail.review import CandidateRule, Content, Decision, Item, ReviewStore, WorkLease
 

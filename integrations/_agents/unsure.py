@@ -28,8 +28,6 @@ from .calls import conversation_digest, is_of_call, same_call
 from .held import MessageNote, ToolCallOrder
 from .verdicts import VerdictStore
 
-__all__ = ["VERDICTS", "CallCheck"]
-
 VERDICTS = Path("agent.verdicts.sqlite")
 """Where verdicts are kept by default; every process that resumes the agent needs the same file."""
 _log = logging.getLogger("guardrail")

@@ -23,8 +23,6 @@ from guardrail.plain_json import canonical_json
 
 from .held import MessageNote
 
-__all__ = ["MOST_IN_MEMORY", "VerdictStore"]
-
 FORMAT = 1
 """Version of a verdict store, in SQLite's ``user_version``."""
 MOST_IN_MEMORY = 10_000

@@ -22,13 +22,6 @@ from guardrail.specs import ModelIdentity
 from .._agents.gates import SHARED
 from .._openai.lru import LRU
 
-__all__ = [
-    "FrameworkChat",
-    "content_of",
-    "refuse_settings",
-    "shared_chat",
-]
-
 KNOWN = frozenset({"temperature", "top_p", "max_tokens", "logprobs", "tools", "tool_choice", "response_format"})
 """Settings of a call that every framework knows."""
 framework_loop = BackgroundLoop("guardrail-frameworks")

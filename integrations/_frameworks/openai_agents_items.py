@@ -32,17 +32,6 @@ from .._agents.calls import ANSWER_TOOL, arguments_of
 from .._openai.responses import call_item, message_item, stream_events, text_part, usage_of
 from .chat import content_of
 
-__all__ = [
-    "Format",
-    "events_of",
-    "from_items",
-    "last_results",
-    "read_response",
-    "request_bindings",
-    "to_items",
-    "to_response",
-]
-
 ITEMS = "openai_agents_items"
 """Key in a message's ``additional_kwargs`` of the items it was made from."""
 TEXTS = ("input_text", "output_text", "text", "refusal")

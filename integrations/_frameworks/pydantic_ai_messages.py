@@ -30,16 +30,6 @@ from guardrail.types import Bindings, Cost
 from .._agents.calls import ANSWER_TOOL, arguments_of
 from .chat import content_of
 
-__all__ = [
-    "as_parameters",
-    "from_messages",
-    "last_results",
-    "read_response",
-    "request_bindings",
-    "to_messages",
-    "to_response",
-]
-
 MESSAGES = "pydantic_ai_messages"
 """Key in a message's ``additional_kwargs`` of the messages it was made from."""
 KEPT = ("guardrail", ABSTAINED)
