@@ -49,7 +49,6 @@ from ._agents.agent_model import (
     given_out,
     has_checkpointer,
     name_of,
-    note_unjudged,
     step_of,
     unjudged_steps,
 )
@@ -110,12 +109,10 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     Args:
         artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass;
             "collect" stands for none yet. With ``key`` the artifact of a router (`calibrate fit --by group`).
-        unjudged: What happens to a message from another model than the guarded one (a fallback took over): "hold" it
-            like one that could not be measured, or "pass" it.
         calibrated_settings: Call settings the artifacts' answers were collected with, e.g. {"reasoning_effort": "low"}.
             Settings that only concern transport pass anyway; any other is refused.
-        **options: See `GateOptions`. "review" needs a checkpointer; ``ModelFallbackMiddleware`` takes "raise" for a
-            failure.
+        **options: See `GateOptions`. "review" needs a checkpointer. A message of another model than the guarded one,
+            such as ``ModelFallbackMiddleware``'s, is treated like one that could not be measured.
 
     Raises:
         UsageError: Nothing is gated, or a tool is gated and exempt at once; or a tool collects where no person decides.
@@ -129,14 +126,12 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self,
         artifact: Given | RouterArtifact | None = None,
         *,
-        unjudged: Literal["hold", "pass"] = "hold",
         calibrated_settings: Mapping[str, Any] | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
         self.tools = []
         self._gate = AgentGate(artifact, options, calibrated_settings=calibrated_settings)
-        self._unjudged = unjudged
 
     # -- the model call ----------------------------------------------------------------------------------------------
 
@@ -174,12 +169,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 'SqliteSaver to survive a restart. Without a person: on_abstain="message".'
             )
         step = step_of(request, collects=self._gate.artifacts.stand_in)
-        gate = self._gate.admit(step, pass_others=self._unjudged == "pass")
         outcome = Outcome()
-        if gate is not None:
-            model = AgentModel(gates=gate, step=step, outcome=outcome, profile=step.model.profile)
-            request = request.override(model=model)
-        call = partial(handler, request)
+        model = AgentModel(gates=self._gate.admit(step), step=step, outcome=outcome, profile=step.model.profile)
+        call = partial(handler, request.override(model=model))
         response: ModelResponse[Any] = ModelResponse(result=[])
         try:
             response = yield Effect(call, call)
@@ -187,11 +179,10 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             assert outcome.held, "it is raised for a held message"
         message = next((answer for answer in response.result if isinstance(answer, AIMessage)), None)
         if not outcome.held and message is not None and not outcome.judged(message):
-            if self._unjudged == "pass":
-                return response, note_unjudged(response.result)
             other = yield from unjudged_steps(self._gate, step, message)
             if isinstance(other, AIMessage):
-                return ModelResponse(result=[other]), note_unjudged([other])
+                orders = {str(call["id"]): ToolCallOrder.of(call, "given") for call in other.tool_calls}
+                return ModelResponse(result=[other]), MessageNote(orders=orders)
             outcome.hold(other)
         if outcome.held and outcome.message is not None:  # also where middleware took the signal for a failure
             response = ModelResponse(result=[outcome.message])

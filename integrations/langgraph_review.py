@@ -209,7 +209,6 @@ class ReviewBridge(BaseBridge):
     Attributes:
         store: The queue.
         expires_in: Seconds in which a decision is wanted; afterwards nothing goes out, or runs. None: no limit.
-        candidates: Calibrated list of answers to show, or one for each artifact; see `CandidateRule`.
         lease: Seconds for which one `resume` has a thread for itself. Let it be longer than the longest run of the
             graph: after it another call takes the run for dead and goes on, and a tool that still runs is run again.
     """

@@ -36,7 +36,7 @@ from guardrail.verdict import Reason, Verdict
 
 from .artifact_set import ANSWER
 from .gates import AgentGate, AgentStep, Judgement, ModelGate, check_nothing_lacks
-from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder, held_message
+from .held import Conversation, HeldMessage, MessageNote, held_message
 
 require("langgraph.config", extra="agents")
 require("langchain.agents", extra="agents")
@@ -231,12 +231,6 @@ def _merged(verdict: Verdict, judge: object) -> Verdict:
 
 
 # -- messages of other models ------------------------------------------------------------------------------------------
-
-
-def note_unjudged(messages: Sequence[BaseMessage]) -> MessageNote:
-    """The note about messages that no gate judged, and that go out nevertheless."""
-    calls = [call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
-    return MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, "not_gated") for call in calls})
 
 
 def unjudged_steps(agent: AgentGate, step: AgentStep, message: AIMessage) -> Steps[AIMessage | HeldMessage]:

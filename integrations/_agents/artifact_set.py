@@ -276,10 +276,6 @@ class ArtifactSet:
         for artifact in self.artifacts:
             artifact.check_model(model)
 
-    def is_other_model(self, model: ModelIdentity) -> bool:
-        """True if some artifact was calibrated with another model; never for an agent without any."""
-        return not self.stand_in and any(artifact.model.differences(model) for artifact in self.artifacts)
-
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> dict[str, str]:
         """The turns of a conversation, by the digest of each artifact that was not calibrated on such."""
         calibrated = [artifact for artifact in self.artifacts if not is_collecting(artifact)]

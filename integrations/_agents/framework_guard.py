@@ -138,7 +138,6 @@ class FrameworkGuard:
         assert model is not None, "the guard or the request has a model"
         step = AgentStep(model, tuple(messages), tools=offered, answers=tuple(answers), bindings=asked)
         gate = self.gate.admit(step)
-        assert gate is not None, "no model passes"
         plan = gate.artifacts.plan
         check_nothing_lacks(plan, asked)
         form = form_of(plan, None, asked.model_dump(exclude_defaults=True))

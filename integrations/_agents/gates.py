@@ -182,18 +182,15 @@ class AgentGate:
             mine = _shared.get((id(model), plan.model_dump_json(), draws.seconds, probes, *scorers), lambda: mine)
         return mine[1:]
 
-    def admit(self, step: AgentStep, *, pass_others: bool = False) -> ModelGate | None:
-        """The gate for a step's model, after every check; None for another model, if such models may pass.
+    def admit(self, step: AgentStep) -> ModelGate:
+        """The gate for a step's model, after every check.
 
         Raises:
             UsageError: The step offers a tool that is neither gated nor exempt; or the key function failed.
             ArtifactMismatchError: The model is not the calibrated one, or the conversation's group has no artifact.
         """
         running = identify(step.model)
-        # Before a model may pass: a tool that is neither gated nor exempt is refused for every model.
         self.artifacts.check_tools(step.tools)
-        if pass_others and self.artifacts.is_other_model(running):
-            return None
         key = self.options["key"]
         route = None if key is None else route_by(key, step.messages, self._routes)
         artifacts = self.artifacts if route is None else self._routes[route]

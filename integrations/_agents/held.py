@@ -195,7 +195,7 @@ class HeldMessage(Frozen):
         return "answer" if self.judged[0].call_id is None else "tool_call"
 
 
-Ordered = Literal["accepted", "exempt", "not_gated", "given", "held", "approve", "edit", "reject", "respond", "answer"]
+Ordered = Literal["accepted", "exempt", "given", "held", "approve", "edit", "reject", "respond", "answer"]
 """The fate of a call, by the gate or a person; "given" by a person or another model on the abstention path."""
 
 

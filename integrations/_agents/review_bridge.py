@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from guardrail.plain_json import canonical_json, sha256_hex
-from guardrail.verdict import AbstainedError, UnmeasuredError, Verdict
+from guardrail.verdict import AbstainedError, UnmeasuredError
 
 from .calls import call_subject
 from .decisions import checked
 
 if TYPE_CHECKING:
-    from guardrail.review import CandidateRule, Content, Decision, Item, ReviewStore, WorkLease
+    from guardrail.review import Content, Decision, Item, ReviewStore, WorkLease
 
 
 TOO_LATE = "Nobody decided in time."
@@ -44,21 +44,15 @@ class BaseBridge:
 
     store: ReviewStore = field(kw_only=False)
     expires_in: float | None = None
-    candidates: CandidateRule | Sequence[CandidateRule] | None = None
     lease: float = 600.0
 
     def _item(self, request: Mapping[str, Any], key: str, **metadata: str) -> Item:
         """The item of a request, added if it is new."""
-        own = {**metadata, "conversation": request["conversation"]}  # labels are told apart by it
-        more = {"metadata": own, "candidate_set": self._candidate_set(request)}
-        return self.store.enqueue(content_of(request).model_copy(update=more), key=key, expires_in=self.expires_in)
-
-    def _candidate_set(self, request: Mapping[str, Any]) -> Any:
-        if self.candidates is None:
-            return None
-        rules = self.candidates if isinstance(self.candidates, Sequence) else [self.candidates]
-        verdict = Verdict.from_stored(request["verdict"])
-        return next((answers for rule in rules if (answers := rule.select(verdict)) is not None), None)
+        content = content_of(request)
+        metadata["conversation"] = request["conversation"]  # labels are told apart by it
+        return self.store.enqueue(
+            content.model_copy(update={"metadata": metadata}), key=key, expires_in=self.expires_in
+        )
 
     def _answer(
         self, item: Item, request: Mapping[str, Any], why: str | None = None

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import ModelFallbackMiddleware, ModelRetryMiddleware, wrap_model_call
+from langchain.agents.middleware import ModelRetryMiddleware, wrap_model_call
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
@@ -106,12 +106,6 @@ def test_what_an_alarm_held_back_is_judged_again_and_not_drawn_again() -> None:
     switch.objection = lambda: looks.append(1) or "The error rate has risen."  # type: ignore[method-assign,func-returns-value]
     error = raised(agent_of(model, retry(), on_verdict=switch))
     assert (error.verdict.reason, model.made, len(looks)) == (Reason.SUSPENDED, 5, 4)
-
-
-def test_a_fallback_model_answers_as_before() -> None:
-    other = AgentChat(steps={("what?", 0): ["other"]}, name_of_model="other")
-    agent = agent_of(Counter(), ModelFallbackMiddleware(other), unjudged="pass")
-    assert agent.invoke({"messages": "what?"}, CONFIG)["messages"][-1].text == "other"
 
 
 def down(verdict: Any) -> Any:

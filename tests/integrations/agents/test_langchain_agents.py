@@ -503,17 +503,6 @@ def test_a_stronger_model_takes_over_with_the_tools() -> None:
 
 
 @pytest.mark.parametrize("outer", [True, False])
-def test_a_fallback_model_takes_over_after_an_abstention(outer: bool) -> None:
-    big = AgentChat(steps={("pay bob", 0): [sending(9)], ("pay bob", 1): ["Done by big."]}, name_of_model="big")
-    model = fresh(UNSURE)
-    guarded = gate(model, on_abstain="raise", unjudged="pass")
-    fallback: Any = ModelFallbackMiddleware(big)
-    listed = [fallback, guarded] if outer else [guarded, fallback]
-    result = agent_of(model, listed).invoke({"messages": "pay bob"}, CONFIG)
-    assert texts(result)[2] == "sent 9 to bob"
-
-
-@pytest.mark.parametrize("outer", [True, False])
 def test_a_fallback_nobody_vouched_for_is_held(outer: bool) -> None:
     big = AgentChat(steps={("pay bob", 0): [sending(9)]}, name_of_model="big")
     model = AgentChat(steps={("pay bob", 0): [RuntimeError("down")]})
@@ -729,14 +718,6 @@ def test_the_metadata_of_a_held_message_of_another_model_do_not_spell_it() -> No
     for message in (waiting, given):
         assert "zebra" not in repr(message)
         assert message.response_metadata["model_name"] == "other"
-
-
-@pytest.mark.parametrize("name", ["argument", "nan", "infinity"])  # LangGraph itself cannot keep what is that deep
-def test_an_unreadable_call_of_another_model_is_not_run_even_where_it_passes(name: str) -> None:
-    model = fresh(SURE)
-    agent = agent_of(model, [gate(model, unjudged="pass"), Replacing(UNREADABLE[name])])
-    answer = agent.invoke({"messages": "pay bob"}, CONFIG)["messages"][2]
-    assert (answer.status, "no gate has judged it" in answer.text) == ("error", True)
 
 
 def test_a_new_question_makes_an_undecided_candidate_stale() -> None:

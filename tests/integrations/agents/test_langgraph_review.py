@@ -952,26 +952,6 @@ def test_the_queue_refuses_a_number_that_langgraph_cannot_store(store: Any) -> N
         decide(store, action="edit", candidate={"tool_calls": [WEI]})
 
 
-# -- calibrated lists ----------------------------------------------------------------------------------------------
-
-
-def test_the_queue_shows_the_calibrated_list(store: Any) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    artifact = artifact_of(AgentChat())
-    fields: Any = {"epsilon": 0.3, "delta": 0.1, "n": 50, "n_without": 5, "attainable": 0.12, "population": "held_back"}
-    other = review.CandidateRule(artifact="sha256:other", quantile=0.0, **fields)
-    rule = review.CandidateRule(artifact=artifact.digest, quantile=0.5, **fields)
-    agent = transferring(5, 5, 5, 7, 9)  # samples 5, 5, 7, 9: shares .5, .25, .25; scores 0, .5, .5
-    _, item = queued(store, agent, candidates=[other, rule])
-    assert [share for _, share in item.content.candidate_set.answers] == [0.5, 0.25, 0.25]
-    short = rule.model_copy(update={"quantile": 0.4})
-    _, item = queued(store, transferring(5, 5, 5, 7, 9), candidates=short)
-    (only,) = item.content.candidate_set.answers
-    assert (json.loads(only[0])[0]["arguments"]["amount"], only[1]) == (5, 0.5)
-    _, item = queued(store, transferring(5, 5, 5, 7, 9), candidates=other)
-    assert item.content.candidate_set is None
-
-
 def test_what_nobody_decides_in_time_is_rejected(tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     now = 1000.0
