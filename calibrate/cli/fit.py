@@ -27,7 +27,7 @@ from ..rules.certificate import SHARE
 from ..spec_syntax import parse_rule
 from .frame.app import command, first_problem
 from .frame.files import keep_inputs, warn_incomplete, warn_undecided, warn_unlike
-from .frame.fitting import FitJob, Fitted, cut_records, finish_fit, fit_by_rule, open_records, save_fit
+from .frame.fitting import FitJob, Fitted, finish_fit, fit_by_rule, open_job, save_fit
 from .frame.items import refuse_with_items, refuse_without_items
 from .frame.next_commands import listed
 from .frame.options import (
@@ -165,7 +165,7 @@ def _fit_with_people(job: FitJob, labels: Path, by: str | None) -> Fitted:
             "estimator."
         )
     path = job.out.with_suffix(".human.jsonl")
-    opened = open_records(job, path, labels)
+    opened = open_job(job, labels, beside=path)
     artifact, sample = artifact_with_people(
         in_memory(opened.file),
         read_labels(labels),
@@ -174,7 +174,7 @@ def _fit_with_people(job: FitJob, labels: Path, by: str | None) -> Fitted:
         delta=job.failing,
         without_failed=job.settings.without_failed,
     )
-    return finish_fit(job, opened, artifact, opened.key, sample.records, beside=replace(sample, path=path))
+    return finish_fit(job, replace(opened, part=sample.records), artifact, replace(sample, path=path))
 
 
 def _fit_by_group(job: FitJob, by: ByGroup) -> None:
@@ -183,19 +183,18 @@ def _fit_by_group(job: FitJob, by: ByGroup) -> None:
     Raises:
         typer.Exit: With code 1 where the test part refutes the promise of a group.
     """
-    opened = open_records(job, job.kept_out)
-    file, key = opened.file, opened.key
+    opened = open_job(job)
+    key, test = opened.key, opened.test
     if key == AUTO:
         raise UsageError("--score auto chooses one score for all questions. With --by group name a score.")
-    part, test = cut_records(job, file)
     router = fit_router(
-        file,
+        opened.file,
         score=key,
         by=by,
         alpha=job.number,
         rule=job.rule or CERTIFIED,
         delta=job.failing,
-        part=part,
+        part=opened.part,
         settings=job.settings,
     )
     audits = {} if test is None else audit_router(router, test.records, key, repeats=job.settings.repeats)

@@ -113,7 +113,7 @@ def _run(config: Path | None, settings: RunSettings) -> None:
             trust_labels=True,  # they were looked at before the test questions were asked
         )
     )
-    print_merged(merged(fitted.part, judge_to_look_at(fitted.artifact.estimator.judge)))
+    print_merged(merged(fitted.opened.part, judge_to_look_at(fitted.artifact.estimator.judge)))
     pages = _report(config, settings, fitted)
     print_more(fitted.text)
     record_files = [file.path for file in (records, test) if file is not None]
@@ -123,15 +123,16 @@ def _run(config: Path | None, settings: RunSettings) -> None:
 
 def _report(config: Path | None, settings: RunSettings, fitted: Fitted) -> list[Path]:
     """Write the page about the run, and return its files."""
+    opened = fitted.opened
     flags = settings.as_flags(signature(run).parameters.keys(), ("max_concurrency", "batch_size", "price"))
     same = [] if config is None else [f"# or, as it was run, with settings from {config}"]
     with bar(console, "writing the report", "splits") as progress:
         return write_report(
             settings.out / "report.html",
             fitted.artifact,
-            fitted.part,
-            estimator=fitted.key,
-            test=() if fitted.test is None else fitted.test.records,
+            opened.part,
+            estimator=opened.key,
+            test=() if opened.test is None else opened.test.records,
             splits=settings.splits,
             commands=[f"calibrate run {flags}", *same],
             alone=fitted.alone,

@@ -31,7 +31,7 @@ from .options import TableFlags, chosen_estimator
 from .terminal import print_line
 from .verdicts import print_choice, print_fitted
 
-__all__ = ["FitJob", "Fitted", "Opened", "cut_records", "finish_fit", "fit_by_rule", "open_records", "save_fit"]
+__all__ = ["FitJob", "Fitted", "Opened", "finish_fit", "fit_by_rule", "open_job", "save_fit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +66,24 @@ class FitJob:
         """Failure probability."""
         return DEFAULT_DELTA if self.delta is None else self.delta
 
-    @property
-    def kept_out(self) -> Path | None:
-        """The file of the questions that the fit leaves out; None where it leaves out none."""
-        return self.out.with_suffix(".test.jsonl") if self.test_fraction else None
-
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The record files of a fit, one file of them all, and the key of the scores, or AUTO."""
+    """The records of a fit.
+
+    Attributes:
+        files: The record files.
+        file: All of them as one.
+        key: Key of the scores, or AUTO.
+        part: Records that are fitted.
+        test: Records to test on, if there are any; they count equal questions as the fit does.
+    """
 
     files: Sequence[RecordFile]
     file: RecordFile
     key: str
+    part: Sequence[Record]
+    test: RecordFile | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +92,7 @@ class Fitted:
 
     Attributes:
         artifact: The artifact.
-        key: Key of its scores.
-        part: Records of the fit.
-        test: Records to test on, if there are any.
+        opened: Its records.
         written: The files.
         text: What was printed.
         alone: The command that calibrates on the test records alone.
@@ -97,26 +100,25 @@ class Fitted:
     """
 
     artifact: CalibrationArtifact
-    key: str
-    part: Sequence[Record]
-    test: RecordFile | None
+    opened: Opened
     written: Sequence[Path]
     text: VerdictText
     alone: str
     report: str
 
 
-def open_records(job: FitJob, beside: Path | None, *others: Path) -> Opened:
-    """Open the records, warn of doubtful ones, and refuse those that no fit should use.
+def open_job(job: FitJob, *others: Path, beside: Path | None = None) -> Opened:
+    """Open the records, warn of doubtful ones, refuse those that no fit should use, and cut off those to test on.
 
     Args:
         job: The fit.
-        beside: A file that is written next to the artifact.
         *others: Other files that are read.
+        beside: A file that is written next to the artifact; default: that of the questions kept out.
     """
     if len(job.scores) > 1:
         raise UsageError(f"give one score, got {len(job.scores)}. Several are for --cascade, one a stage.")
-    keep_inputs([*job.records, *job.test, *others, *job.scores], [job.out], derived=beside)
+    kept_out = job.out.with_suffix(".test.jsonl") if job.test_fraction else None
+    keep_inputs([*job.records, *job.test, *others, *job.scores], [job.out], derived=beside or kept_out)
     files = open_files(job.records, job.columns.settings)
     file = pool_of(files)
     refuse_few(file, allowed=job.few)
@@ -128,18 +130,11 @@ def open_records(job: FitJob, beside: Path | None, *others: Path) -> Opened:
     if not job.trust_labels:
         refuse_broken(file)
     warn_incomplete(file)
-    return Opened(files, file, key)
-
-
-def cut_records(job: FitJob, file: RecordFile) -> tuple[Sequence[Record], RecordFile | None]:
-    """The records of the fit, and those to test on, which count equal questions as the fit does."""
-    if job.test:
-        return file.records, open_pool(job.test, job.columns.settings)
-    if job.kept_out is None:
-        return file.records, None
+    if kept_out is None:
+        return Opened(files, file, key, file.records, open_pool(job.test, job.columns.settings) if job.test else None)
     part, rest = split(file.records, test_fraction=job.test_fraction, seed=0, groups=job.groups)
     rest = one_per_question(rest) if job.settings.repeats == "once" else rest
-    return part, RecordFile(job.kept_out, part_header(file.header, rest), rest, file.torn)
+    return Opened(files, file, key, part, RecordFile(kept_out, part_header(file.header, rest), rest, file.torn))
 
 
 def save_fit(job: FitJob, artifact: Artifact, beside: RecordFile | None = None) -> list[Path]:
@@ -153,48 +148,38 @@ def save_fit(job: FitJob, artifact: Artifact, beside: RecordFile | None = None) 
     return written
 
 
-def finish_fit(
-    job: FitJob,
-    opened: Opened,
-    artifact: CalibrationArtifact,
-    key: str,
-    part: Sequence[Record],
-    *,
-    test: RecordFile | None = None,
-    beside: RecordFile | None = None,
-) -> Fitted:
+def finish_fit(job: FitJob, opened: Opened, artifact: CalibrationArtifact, sample: RecordFile | None = None) -> Fitted:
     """Count and write an artifact, test it on what the fit left out, and print what was fitted.
 
     Args:
         job: The fit.
         opened: Its records.
-        artifact: What was fitted on ``part``.
-        key: Key of the scores.
-        part: Records of the fit.
-        test: Records to test on.
-        beside: Records to write next to the artifact: those kept out, or the sample that people labelled.
+        artifact: What was fitted on them.
+        sample: The records that people labelled, to write next to the artifact; they stand for those of the fit.
     """
     artifact = counted(artifact, Ledger(job.records))
-    written = save_fit(job, artifact, beside)
+    key, part, test, out = opened.key, opened.part, opened.test, job.out
+    kept_out = None if job.test else test
+    written = save_fit(job, artifact, sample or kept_out)
     warn_unlike(opened.files, key)
     audited = None if test is None else audit(artifact, test.records, key, repeats=job.settings.repeats)
-    kept_out = [test.path] if test is not None and beside is not None else []
-    sources, tests, out = ([beside.path] if beside and test is None else job.records), kept_out or job.test, job.out
-    report = f"calibrate report {listed(sources)}{job.columns.typed} --artifact {listed([out])}"
+    sources, columns = [sample.path] if sample else job.records, job.columns.typed
+    report = f"calibrate report {listed(sources)}{columns} --artifact {listed([out])}"
     found = Found.of(
         opened.file, key, part, records=listed(sources), doubtful=_doubtful_labels(artifact, part, key, report)
     )
-    alone = fresh_command(artifact, key, tests, out, "" if kept_out else job.columns.typed)
+    tests = [kept_out.path] if kept_out else job.test
+    alone = fresh_command(artifact, key, tests, out, "" if kept_out else columns)
     text = print_fitted(artifact, part, audited, alone, found)
     if artifact.calibration.group is not None:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
     if test is not None and (scope := test.header.scope).leaves_out:
         share = percent(scope.of_measured(1))
         print_line(f"Those questions lie within the scope, which {share} of all questions do; no other is answered.")
-    following = report + "".join(f" --test {listed([path])}" for path in tests)
+    report += "".join(f" --test {listed([path])}" for path in tests)
     if any(map(is_table, sources)):
-        following = f"calibrate report {listed([out])} | docs/start/scores.md"
-    return Fitted(artifact, key, part, test, written, text, alone, following)
+        report = f"calibrate report {listed([out])} | docs/start/scores.md"
+    return Fitted(artifact, opened, written, text, alone, report)
 
 
 def _doubtful_labels(artifact: CalibrationArtifact, part: Sequence[Record], key: str, report: str) -> str | None:
@@ -210,21 +195,21 @@ def _doubtful_labels(artifact: CalibrationArtifact, part: Sequence[Record], key:
 
 def fit_by_rule(job: FitJob) -> Fitted:
     """Fit by a threshold rule on the labels of the records; on the score with the highest AUROC if one is chosen."""
-    opened = open_records(job, job.kept_out)
-    file, key, settings = opened.file, opened.key, job.settings
-    part, test = cut_records(job, file)
-    if key == AUTO:
-        chosen = choose_score(file, groups=job.groups, part=tuple(part))
+    opened, settings = open_job(job), job.settings
+    if opened.key == AUTO:
+        chosen = choose_score(opened.file, groups=job.groups, part=opened.part)
         print_choice(chosen)
-        key, part, settings = chosen.estimator, chosen.rest, replace(settings, choice=chosen.choice)
+        opened = replace(opened, key=chosen.estimator, part=chosen.rest)
+        settings = replace(settings, choice=chosen.choice)
+    key, test = opened.key, opened.test
     artifact = fit_artifact(
-        file,
+        opened.file,
         score=key,
         alpha=job.alpha,
         rule=job.rule,
         delta=job.delta,
         groups=job.groups,
-        part=part,
+        part=opened.part,
         settings=settings,
     )
     if test is not None:  # before the fit is counted
@@ -233,4 +218,4 @@ def fit_by_rule(job: FitJob) -> Fitted:
             require_same(artifact, test, key)
             refuse_untestable(test.records, key)
             refuse_fitted(artifact, test.records, "test")
-    return finish_fit(job, opened, artifact, key, part, test=test, beside=None if job.test else test)
+    return finish_fit(job, opened, artifact)
