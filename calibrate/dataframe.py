@@ -35,7 +35,7 @@ from .data.table import RecordTable, table_of
 from .evaluation.audit import audit, prepared
 from .evaluation.choice import AUTO, choose_score
 from .evaluation.evaluate import RuleSpec
-from .evaluation.grid import evaluate_grid, sources
+from .evaluation.grid import evaluate_grid
 from .evaluation.label_checks import refuse_broken
 from .evaluation.promise_test import Audit
 from .evaluation.results import Evaluation, EvaluationGrid
@@ -280,7 +280,7 @@ class Records:
         Raises:
             UsageError: No scores or labels.
         """
-        return evaluate_grid(sources([self.file], apart=True), None, rules=rules, alphas=[alpha], splits=splits)
+        return evaluate_grid([self.file], None, rules=rules, alphas=[alpha], splits=splits)
 
     @_arguments_named()
     def evaluate(
@@ -308,7 +308,7 @@ class Records:
             raise UsageError("evaluate needs targets where nothing is fitted yet: evaluate(alphas=[0.1]).")
         key = self._key(score)
         grid = evaluate_grid(
-            sources([replace(self.file, records=self._unchosen())], apart=True),
+            [replace(self.file, records=self._unchosen())],
             [key],
             rules=rules or compared_rules("item" if key == ITEMS else "answer"),
             alphas=alphas or [self._fitted().alpha],

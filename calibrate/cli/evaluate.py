@@ -18,14 +18,14 @@ from guardrail.notebook import percent
 from ..data.progress import bar
 from ..data.records import RecordFile
 from ..evaluation.choice import AUTO, FEWEST, SHARE
-from ..evaluation.grid import evaluate_grid, keys_of, sources
+from ..evaluation.grid import evaluate_grid, keys_of
 from ..evaluation.paper import ALPHA, DELTA, FIGURE, METHODS, TABLES, Experiment, experiment, rule_with_name
 from ..evaluation.results import FEW_NOTE, FIGURES, OF_ITEMS, SHORT, EvaluationGrid, csv_text, few, meaning
 from ..report.figures import Figure, across_alpha
 from ..rules import compared_rules
 from ..spec_syntax import parse_rule
 from .frame.app import command
-from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided, warn_unlike
+from .frame.files import keep_inputs, open_files, pool_of, warn_undecided, warn_unlike
 from .frame.items import refuse_with_items
 from .frame.options import CutOption, ItemsOption, MapOption, RightOption, TableFlags
 from .frame.terminal import console, finish, print_line, table
@@ -89,9 +89,7 @@ def evaluate(
     files = open_files(records, columns.settings)
     for file in files:
         warn_undecided(file)
-    pools = sources(files, apart=apart)
-    for pool in pools:
-        warn_repeated(pool.file)
+    pools = files if apart else [pool_of(files)]
     keys = keys_of(pools[0], estimator)
     names = [name for name in TABLES if name in (form or ()) or Form.ALL in (form or ())]
     names += [] if figure is None else [FIGURE]
@@ -122,8 +120,8 @@ def evaluate(
         print_line(SELECTING, "yellow")
     if not apart:
         warn_unlike(files, keys[0])
-    score = " --items" if items else _score_to_fit(pools[0].file, next(iter(grids.values())), several=several)
-    following = f"calibrate fit {pools[0].file.typed}{columns.typed}{score} --alpha {alpha[0] if alpha else 0.1:g}"
+    score = " --items" if items else _score_to_fit(pools[0], next(iter(grids.values())), several=several)
+    following = f"calibrate fit {pools[0].typed}{columns.typed}{score} --alpha {alpha[0] if alpha else 0.1:g}"
     finish(_write(grids, csv_path, json_path, figure), following)
 
 

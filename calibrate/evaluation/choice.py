@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from guardrail.artifact import EstimatorChoice
 from guardrail.errors import UsageError
@@ -15,9 +15,9 @@ from ..data.records import Record, RecordFile
 from ..data.split import Groups, one_per_cluster
 from ..data.table import table_of
 from ..scoring.apart import drawn_by_hash, refuse_overlap, training_of, without_ranked
-from ..scoring.metrics import AurocInterval, auroc, auroc_interval
+from ..scoring.metrics import AurocInterval, auroc_interval
 
-__all__ = ["AUTO", "FEWEST", "SHARE", "Chosen", "Ranked", "choose_score", "rank_estimators", "rank_scores"]
+__all__ = ["AUTO", "FEWEST", "SHARE", "Chosen", "Ranked", "choose_score", "rank_estimators"]
 
 AUTO = "auto"
 """The word that a user writes in place of a score's name."""
@@ -59,23 +59,10 @@ class Chosen:
     choice: EstimatorChoice
 
 
-def rank_scores(uncertainty: Mapping[str, ArrayLike], error: ArrayLike) -> tuple[str, ...]:
-    """Names of scores by AUROC, the highest first; on ties by name.
-
-    Args:
-        uncertainty: Scores by name, each of shape (n,), finite; higher is less certain.
-        error: 0 or 1, shape (n,), with both values.
-
-    Raises:
-        UsageError: As `calibrate.fit`.
-    """
-    return tuple(sorted(uncertainty, key=lambda name: (-(auroc(uncertainty[name], error) or 0.0), name)))
-
-
 def rank_estimators(
     records: Sequence[Record], keys: Sequence[str], *, groups: Groups = "category"
 ) -> tuple[Ranked, ...]:
-    """Scores by AUROC on labelled records, the highest first.
+    """Scores by AUROC on labelled records, the highest first; on ties by name.
 
     Picking one of them and fitting it on the same records breaks the promise of the fit; see `choose_score`.
 
@@ -93,11 +80,11 @@ def rank_estimators(
     if not used or error.min() == error.max():
         return ()
     ranked = []
-    for key in rank_scores(scores, error):
-        interval = auroc_interval(scores[key], error)
+    for key, score in scores.items():
+        interval = auroc_interval(score, error)
         assert interval is not None, "there are right and wrong answers"
         ranked.append(Ranked(key, interval, int(np.count_nonzero(np.isnan(table_of(used).scores(key))))))
-    return tuple(ranked)
+    return tuple(sorted(ranked, key=lambda each: (-each.auroc.value, each.estimator)))
 
 
 def choose_score(file: RecordFile, *, groups: Groups = "category", part: Sequence[Record] | None = None) -> Chosen:

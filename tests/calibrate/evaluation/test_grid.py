@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrate.data.records import RecordFile
+from calibrate.data.records import RecordFile, pooled
 from calibrate.evaluation.evaluate import RuleSpec, evaluate
-from calibrate.evaluation.grid import evaluate_grid, sources
+from calibrate.evaluation.grid import evaluate_grid
 from calibrate.evaluation.paper import ALPHAS, experiment, rule_with_name
 from calibrate.evaluation.populations import Population
 from calibrate.evaluation.results import EvaluationGrid, csv_text
@@ -47,9 +47,7 @@ def test_rules_that_cannot_be_read(text: str) -> None:
 
 
 def test_every_cell_is_the_evaluation_of_its_own(labelled: RecordFile) -> None:
-    grid = evaluate_grid(
-        sources([labelled], apart=False), KEYS, rules=["acrc", "lec"], alphas=[0.2], sizes=[80, 120], splits=4
-    )
+    grid = evaluate_grid([labelled], KEYS, rules=["acrc", "lec"], alphas=[0.2], sizes=[80, 120], splits=4)
     assert [(cell.estimator, cell.evaluation.n_calibration) for cell in grid.cells] == [
         (key, size) for key in KEYS for size in (80, 120)
     ]
@@ -100,14 +98,12 @@ def other_model(file: RecordFile) -> RecordFile:
 
 def test_pooling_refuses_what_does_not_belong_together(labelled: RecordFile) -> None:
     with pytest.raises(UsageError, match="cannot be one pool") as caught:
-        sources([labelled, other_model(labelled)], apart=False)
+        pooled([labelled, other_model(labelled)])
     assert "another" in str(caught.value)
     with pytest.raises(UsageError, match="is in two of the files"):
-        sources([labelled, labelled], apart=False)
-    apart = sources([labelled, other_model(labelled)], apart=True)
-    assert [source.model for source in apart] == [labelled.header.model.model, "another"]
+        pooled([labelled, labelled])
     bare = tuple(r.model_copy(update={"group": None}) for r in labelled.records)
-    lonely = sources([RecordFile(labelled.path, labelled.header, bare)], apart=False)
+    lonely = [RecordFile(labelled.path, labelled.header, bare)]
     with pytest.raises(UsageError, match="needs a group"):
         evaluate_grid(lonely, KEYS, rules=["lec"], alphas=[0.2], splits=1, cluster_by_group=True)
 
@@ -115,10 +111,10 @@ def test_pooling_refuses_what_does_not_belong_together(labelled: RecordFile) -> 
 def test_one_table_shows_what_differs(labelled: RecordFile) -> None:
     """A reader compares rows; columns that say the same on each row, or differ with the input, hide that."""
     settings: dict[str, Any] = {"rules": ["acrc"], "alphas": [0.2], "splits": 2}
-    one = evaluate_grid(sources([labelled], apart=False), KEYS[:1], **settings)
+    one = evaluate_grid([labelled], KEYS[:1], **settings)
     table = one.table(("wrong", "given"), errors=False)
     assert (table.heads, table.named, len(table.rows)) == (("rule", "alpha", "wrong", "given"), 1, 1)
-    several = evaluate_grid(sources([labelled, other_model(labelled)], apart=True), KEYS, sizes=[40, 80], **settings)
+    several = evaluate_grid([labelled, other_model(labelled)], KEYS, sizes=[40, 80], **settings)
     table = several.table(("wrong",))
     assert (table.heads, table.named) == (("model", "score", "rule", "AUROC", "n", "alpha", "wrong"), 3)
     assert [(*row[:2], row[4]) for row in table.rows[-2:]] == [("another", KEYS[1], "40"), ("another", KEYS[1], "80")]
