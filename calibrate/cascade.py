@@ -7,7 +7,7 @@ were fitted one by one do not control the system: what reaches stage 2 is the ha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from guardrail.types import Unmeasured
 
 from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
+from .data.table import SOUND, RecordTable, table_of
 from .fitting import DEFAULT_DELTA, feasible
 from .pipeline import FitSettings, fit_artifact
 from .rules import Feasible as Certified
@@ -90,7 +91,6 @@ def certified_cascade(
     delta: float = DEFAULT_DELTA,
     *,
     share: float = SHARE,
-    ratio: float = RATIO,
     path: Floats | None = None,
 ) -> tuple[float, ...] | NotCertified:
     """The loosest policy that `walk` reaches by exact tests: P(error rate of the system's answers > alpha) <= delta.
@@ -99,9 +99,9 @@ def certified_cascade(
     threshold for each stage, -inf where it never answers. Print beside it what the last model alone would answer.
 
     ``u`` and ``wrong`` have shape (n, stages), cheapest stage first; ``path`` has policies fixed elsewhere, such as
-    `matched_path` of unlabelled questions, and by default that of ``u`` with this ``ratio``.
+    `matched_path` of unlabelled questions; by default it is that of ``u``.
     """
-    policies = matched_path(u, ratio) if path is None else np.asarray(path, dtype=np.float64)
+    policies = matched_path(u) if path is None else np.asarray(path, dtype=np.float64)
     shape = np.shape(u)
     scores, labels = items(np.ravel(u), np.ravel(wrong))
     k, e = path_counts(scores.reshape(shape), labels.reshape(shape), policies)
@@ -142,7 +142,6 @@ def fit_cascade(
     scores: Sequence[str],
     delta: float = DEFAULT_DELTA,
     share: float = SHARE,
-    ratio: float = RATIO,
     groups: Groups = "category",
     without_failed: bool = False,
 ) -> CascadeArtifact:
@@ -157,7 +156,6 @@ def fit_cascade(
         scores: Key of the score of each stage.
         delta: Failure probability, in (0, 1).
         share: Share of the questions from which policies are tested, declared before labels are seen.
-        ratio: How far earlier stages go: their share of their own scores, per share of the last stage's. In [0, 1].
         groups: Whether groups are categories, or clusters of dependent questions, of which one each is used.
         without_failed: As in `calibrate.pipeline.FitSettings`, at each stage.
 
@@ -177,7 +175,7 @@ def fit_cascade(
         spec = file.header.estimators.get(key)
         if spec is not None:
             refuse_overlap(spec, [record for record in file.records if record.id in used_ids], groups=groups)
-    outcome = _outcome(pool, alpha, delta, share, ratio)
+    outcome = _outcome(pool, alpha, delta, share)
     stages = []
     for stage, (file, key) in enumerate(zip(files, scores, strict=True)):
         used = [record for record in file.records if record.id in used_ids]
@@ -217,10 +215,10 @@ def counts(uncertainty: Floats, error: Ints, thresholds: Sequence[float | None])
     )
 
 
-def _outcome(pool: Matched, alpha: float, delta: float, share: float, ratio: float) -> CascadeOutcome:
+def _outcome(pool: Matched, alpha: float, delta: float, share: float) -> CascadeOutcome:
     """The loosest certified policy, or the reason why no policy passes; and the last model alone, certified alike."""
     u, error = pool.uncertainty, pool.error
-    result = certified_cascade(u, error, alpha, delta, share=share, ratio=ratio)
+    result = certified_cascade(u, error, alpha, delta, share=share)
     alone = certified(*pool.last, alpha, delta, share=share)
     reason: InfeasibleReason | None = None
     needed: int | None = None
@@ -235,7 +233,7 @@ def _outcome(pool: Matched, alpha: float, delta: float, share: float, ratio: flo
         rule=CERTIFIED,
         alpha=alpha,
         delta=delta,
-        options={"share": share, "ratio": ratio},
+        options={"share": share},
         n=len(u),
         stages=stages,
         last_alone=(
@@ -276,26 +274,33 @@ def matched(
                 f"the questions of {file.path} have the lowest scores of one model, and a cascade asks the next model "
                 "about the others. Label questions from all scores: calibrate sample --scope 1."
             )
-    chosen_ids = {record.id for record in _chosen(first, groups)}
-    by_id = [{record.id: record for record in file.records} for file in files]
-    ids, scores, errors, last = [], [], [], []
-    for name in sorted(chosen_ids):
-        row = _row([table[name] for table in by_id], estimators)
-        values, wrong = zip(*row, strict=True)
-        alone = _item(by_id[-1][name], estimators[-1])
-        # A stage that answers at run time but has no label here would drop out of the error count, so the question
-        # goes.
-        if None in wrong or alone[1] is None:
-            continue
-        ids.append(name)
-        scores.append(values)
-        errors.append(wrong)
-        last.append(alone)
-    u = np.array(scores, dtype=np.float64)
-    if not np.isfinite(u).any():
+    chosen = {record.id for record in _chosen(first, groups)}
+    tables = [_by_id(file.records, chosen) for file in files]
+    n = len(tables[0])
+    u, error = np.full((n, len(files)), np.inf), np.zeros((n, len(files)), dtype=np.int64)
+    ended, unlabelled = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
+    for stage, (table, key) in enumerate(zip(tables, estimators, strict=True)):
+        if table.unscored(key):
+            at = int(np.argmax(~table.scored(key) & ((table.flags() & SOUND) != 0)))
+            raise UsageError(
+                f"record {table[at].id!r} has no {key!r} score. Run: calibrate score RECORDS {estimator_flags(key)}"
+            )
+        values, label = table.scores(key), table.counted_labels()
+        measured = ~np.isnan(values)
+        # What an earlier stage ends at run time never gets to this one, even if the records have a score for it.
+        asked = measured & ~ended
+        u[asked, stage], error[asked, stage] = values[asked], label[asked] == 0
+        # A stage that answers at run time but has no label here would drop out of the error count: the question goes.
+        unlabelled |= asked & (label < 0)
+        for place in np.flatnonzero(~measured & ~ended).tolist():
+            ended[place] = _reason(table[place], key) not in GOES_ON
+    # After the loop these are of the last stage.
+    last = np.where(measured, values, np.inf), (measured & (label == 0)).astype(np.int64)
+    used = ~(unlabelled | (measured & (label < 0)))
+    if not np.isfinite(u[used]).any():
         raise UsageError("no question has scores and labels in all files. Run `calibrate score` and `calibrate label`.")
-    of_last = np.array(last, dtype=np.float64).T
-    return Matched(tuple(ids), u, np.array(errors, dtype=np.int64), (of_last[0], of_last[1].astype(np.int64)))
+    ids = tuple(tables[0].take(used).ids)
+    return Matched(ids, u[used], error[used], (last[0][used], last[1][used]))
 
 
 def _chosen(file: RecordFile, groups: Groups) -> Sequence[Record]:
@@ -303,16 +308,11 @@ def _chosen(file: RecordFile, groups: Groups) -> Sequence[Record]:
     return one_per_cluster(file.records) if groups == "cluster" else file.records
 
 
-def _row(records: Sequence[Record], keys: Sequence[str]) -> list[tuple[float, int | None]]:
-    """Score and error of one question at each stage, as a cascade would get to them at run time."""
-    row: list[tuple[float, int | None]] = []
-    ended = False
-    for record, key in zip(records, keys, strict=True):
-        item = _item(record, key)
-        # What an earlier stage ends at run time never gets to this one, even if the records have a score for it.
-        row.append((math.inf, 0) if ended else item)
-        ended = ended or (not math.isfinite(item[0]) and _reason(record, key) not in GOES_ON)
-    return row
+def _by_id(records: Sequence[Record], chosen: Collection[str]) -> RecordTable:
+    """The records with these ids, in their order."""
+    table = table_of(records)
+    places = sorted((name, place) for place, name in enumerate(table.ids) if name in chosen)
+    return table.take(np.array([place for _, place in places], dtype=np.int64))
 
 
 def _reason(record: Record, key: str) -> Unmeasured | None:
@@ -321,19 +321,6 @@ def _reason(record: Record, key: str) -> Unmeasured | None:
     if score is not None:
         return score.reason
     return None if record.drawn is None else record.drawn.problem
-
-
-def _item(record: Record, key: str) -> tuple[float, int | None]:
-    """Score (+inf: not measured) and error (None: measured, but not labelled); an undecided answer is an error."""
-    score = record.scores.get(key)
-    if score is None and record.drawn is not None and record.drawn.problem is None:
-        raise UsageError(
-            f"record {record.id!r} has no {key!r} score. Run: calibrate score RECORDS {estimator_flags(key)}"
-        )
-    if score is None or score.value is None:
-        return math.inf, 0
-    labelled = record.correct is not None or record.is_undecided
-    return score.value, int(not record.correct) if labelled else None
 
 
 def _refuse_others(first: RecordFile, other: RecordFile) -> None:

@@ -74,7 +74,8 @@ def test_with_a_silent_first_stage_it_is_the_certificate_of_the_last() -> None:
     rng = np.random.default_rng(1)
     u = rng.random((300, 2))
     wrong = (rng.random(u.shape) < 0.3 * u).astype(int)
-    found, alone = certified_cascade(u, wrong, 0.1, ratio=0.0), certified(u[:, 1], wrong[:, 1], 0.1)
+    found = certified_cascade(u, wrong, 0.1, path=matched_path(u, 0.0))
+    alone = certified(u[:, 1], wrong[:, 1], 0.1)
     assert isinstance(alone, Feasible)
     assert found == (-np.inf, alone.threshold)
 
