@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .evaluation.planning import Plan, plan
     from .fitting import fit
     from .judging import held_out
-    from .pipeline import FitSettings, fit_artifact
+    from .pipeline import fit_artifact
     from .report import write_report
     from .router import ByGroup, fit_router
     from .rules import Rule
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ByGroup",
-    "FitSettings",
     "ImportSettings",
     "Plan",
     "Question",
@@ -103,7 +102,7 @@ _MODULES = {
     "evaluation.planning": "Plan plan",
     "fitting": "fit",
     "judging": "held_out",
-    "pipeline": "FitSettings fit_artifact",
+    "pipeline": "fit_artifact",
     "report": "write_report",
     "router": "ByGroup fit_router",
     "rules": "Rule",

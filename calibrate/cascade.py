@@ -24,7 +24,7 @@ from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
 from .data.table import SOUND, RecordTable, table_of
 from .fitting import DEFAULT_DELTA, feasible
-from .pipeline import FitSettings, fit_artifact
+from .pipeline import fit_artifact
 from .rules import Feasible as Certified
 from .rules import Infeasible as NotCertified
 from .rules import certified
@@ -157,7 +157,7 @@ def fit_cascade(
         delta: Failure probability, in (0, 1).
         share: Share of the questions from which policies are tested, declared before labels are seen.
         groups: Whether groups are categories, or clusters of dependent questions, of which one each is used.
-        without_failed: As in `calibrate.pipeline.FitSettings`, at each stage.
+        without_failed: As for `fit_artifact`, at each stage.
 
     Raises:
         UsageError: More than 1 % of the questions failed at a stage, files of different questions, prompts or labelling
@@ -179,7 +179,7 @@ def fit_cascade(
     stages = []
     for stage, (file, key) in enumerate(zip(files, scores, strict=True)):
         used = [record for record in file.records if record.id in used_ids]
-        single = fit_artifact(file, score=key, alpha=alpha, part=used, settings=FitSettings(without_failed=True))
+        single = fit_artifact(file, score=key, alpha=alpha, part=used, without_failed=True)
         own = _stage_outcome(single, outcome, stage, pool.uncertainty[:, stage])
         stages.append(single.model_copy(update={"outcome": own}))
     return CascadeArtifact(

@@ -30,7 +30,7 @@ from .data.formats.names import column_names, read_as, recognised
 from .data.formats.read import import_rows
 from .data.records import RecordFile, read_records, write_records
 from .data.row import RawRow
-from .data.split import Groups, split
+from .data.split import Groups, Repeats, split
 from .data.table import RecordTable, table_of
 from .evaluation.audit import audit, prepared
 from .evaluation.choice import AUTO, choose_score
@@ -43,7 +43,7 @@ from .items.answers import label_items, labels_by_hand, labels_of_file, measure_
 from .items.documents import import_document_rows
 from .judging import keys_of_score, require_same, without_choice
 from .ledger import Ledger, counted
-from .pipeline import FitSettings, fit_artifact, part_header, refuse_few
+from .pipeline import fit_artifact, part_header, refuse_few
 from .report import write_report
 from .report.assessment import MOST_WARNINGS, Found, verdict_text
 from .rules import Rule, compared_rules
@@ -325,11 +325,11 @@ class Records:
         rule: str | Rule | None = None,
         score: str | None = None,
         delta: float | None = None,
-        share: float | None = None,
         groups: Groups = "category",
         trust_labels: bool = False,
         few: bool = False,
-        settings: FitSettings = FitSettings(),
+        repeats: Repeats = "once",
+        without_failed: bool = False,
     ) -> CalibrationArtifact:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
 
@@ -339,17 +339,17 @@ class Records:
 
         Args:
             alpha: Target error rate among accepted answers, in (0, 1). Choose it before you look at results.
-            rule: Name of a threshold rule, or a rule of your own; default: certified, and wrong_share for items.
+            rule: Threshold rule, as for `fit_artifact`; default: certified, and wrong_share for items.
             score: Key of the scores; default: semantic entropy, or predictive entropy with options; without
                 log-probabilities graded disagreement, or, if the answer is the vote of the samples, discrete semantic
                 entropy; "items" where only `score_items` was called. "auto": the one with the highest AUROC on 20 % of
                 the questions, which the fit does not use.
             delta: Failure probability, for rules that have one.
-            share: Rule certified: share of the questions from which thresholds are tested.
             groups: Whether groups are categories, or clusters of dependent questions.
             trust_labels: Fit even where the labels look broken.
             few: Fit on fewer than 50 labels.
-            settings: Rare settings; see `calibrate.pipeline.FitSettings`.
+            repeats: As for `fit_artifact`.
+            without_failed: As for `fit_artifact`.
 
         Returns:
             The artifact; an infeasible outcome is a result: its gate abstains on everything. ``print(artifact)`` shows
@@ -363,10 +363,10 @@ class Records:
         if not trust_labels:
             refuse_broken(self.file)
         refuse_few(self.file, allowed=few)
-        part = None
+        part = choice = None
         if score == AUTO:
             chosen = choose_score(self.file, groups=groups)
-            score, part, settings = chosen.estimator, chosen.rest, replace(settings, choice=chosen.choice)
+            score, part, choice = chosen.estimator, chosen.rest, chosen.choice
         key = key_of(self.file, score)
         refuse_few(self.file, key, allowed=few)
         artifact = fit_artifact(
@@ -375,10 +375,11 @@ class Records:
             alpha=alpha,
             rule=rule,
             delta=delta,
-            share=share,
             groups=groups,
             part=part,
-            settings=settings,
+            repeats=repeats,
+            without_failed=without_failed,
+            choice=choice,
         )
         self.artifact = counted(artifact, self.ledger)
         self._warn(self.artifact, key)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -35,7 +34,6 @@ from .spec_syntax import estimator_flags, items_flag, parse_rule
 
 __all__ = [
     "FEWEST_LABELS",
-    "FitSettings",
     "Groups",
     "fit_artifact",
     "part_header",
@@ -48,26 +46,6 @@ FEWEST_LABELS = 50
 """Labels below which a fit is refused unless it is asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class FitSettings:
-    """Rare settings of a fit.
-
-    Attributes:
-        options: Settings of the rule other than ``share``, e.g. ``{"most": 20}`` of certified_groups, ``{"cap": 8}`` of
-            rules for items.
-        repeats: Equal questions (same text, options and tools) are no independent draws: of each one record is used,
-            the one whose id has the smallest hash. "all" uses every record.
-        without_failed: Fit without the questions that have no score because a server, a rate limit or a time-out
-            failed, however many there are. The promise then states their share.
-        choice: How the score was chosen (`calibrate.evaluation.choice.choose_score`); None: it was named.
-    """
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    repeats: Repeats = "once"
-    without_failed: bool = False
-    choice: EstimatorChoice | None = None
-
-
 def fit_artifact(
     records: RecordFile | str | Path,
     *,
@@ -75,10 +53,11 @@ def fit_artifact(
     alpha: float | Literal["smallest"],
     rule: str | Rule | None = None,
     delta: float | None = None,
-    share: float | None = None,
     groups: Groups = "category",
     part: Sequence[Record] | None = None,
-    settings: FitSettings = FitSettings(),
+    repeats: Repeats = "once",
+    without_failed: bool = False,
+    choice: EstimatorChoice | None = None,
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
 
@@ -90,15 +69,19 @@ def fit_artifact(
         score: Key of the score in the file, e.g. "semantic_entropy"; "items" for a gate that keeps or holds back each
             field of the answers.
         alpha: Target error rate among accepted answers, in (0, 1); "smallest" as in `calibrate.fit`.
-        rule: Threshold rule: a name of `calibrate.rules.RULES`, with settings or without ("certified:share=0.4"), or
-            one of your own; default: "certified", and "wrong_share" for items.
+        rule: Threshold rule: a name of `calibrate.rules.RULES`, with settings or without, or one of your own; default:
+            "certified", and "wrong_share" for items. "certified:share=0.4" tests thresholds from that share of the
+            questions on (default .25): declare it before labels are seen, about half of what you expect to be
+            answered. "wrong_share:cap=8" keeps at most that many items of an answer.
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
-        share: Share of the questions from which rule certified tests thresholds; default .25. Declare it before labels
-            are seen: about half of what you expect to be answered.
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
             used, or, by rule "certified_groups", all of them.
         part: Fit on these records only (a calibration part); default: all of the file.
-        settings: Rare settings.
+        repeats: Equal questions (same text, options and tools) are no independent draws: of each one record is used,
+            the one whose id has the smallest hash. "all" uses every record.
+        without_failed: Fit without the questions that have no score because a server, a rate limit or a time-out
+            failed, however many there are. The promise then states their share.
+        choice: How the score was chosen (`calibrate.evaluation.choice.choose_score`); None: it was named.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
@@ -112,19 +95,18 @@ def fit_artifact(
     spec, correctness, header = described(file, score), file.header.label_rule(score), file.header
     if correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}{items_flag(score)}")
-    name, own = parse_rule(rule) if isinstance(rule, str) else (rule, {})
-    if "delta" in own:
+    name, options = parse_rule(rule) if isinstance(rule, str) else (rule, {})
+    if "delta" in options:
         if delta is not None:
             raise UsageError(
-                f"rule {rule!r} names delta, which is given already. Write it once: --delta {own['delta']}."
+                f"rule {rule!r} names delta, which is given already. Write it once: --delta {options['delta']}."
             )
-        delta = own.pop("delta")
-    options = {**own, **settings.options, **({} if share is None else {"share": share})}
+        delta = options.pop("delta")
     spec = with_cap(spec, options.get("cap"))
     # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
     refuse_contradictions(file.records)
-    used = _used(file.records if part is None else table_of(part), spec, name, groups, settings.repeats)
-    n_failed = refuse_failed(used, score, allowed=settings.without_failed)
+    used = _used(file.records if part is None else table_of(part), spec, name, groups, repeats)
+    n_failed = refuse_failed(used, score, allowed=without_failed)
     refuse_overlap(spec, used, groups=groups)
     scope = check_labelled_part(file, used, score)
     scored = scored_by(used, score, spec)
@@ -141,7 +123,7 @@ def fit_artifact(
         prompt=header.prompt,
         estimator=spec,
         correctness=correctness,
-        data=_fingerprint(file, used, scored, n_failed, settings.choice),
+        data=_fingerprint(file, used, scored, n_failed, choice),
         outcome=outcome.model_copy(update={"scope": scope}),
         calibration=calibration,
         fingerprint=header.probe.greedy if header.probe is not None else None,

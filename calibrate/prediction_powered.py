@@ -23,7 +23,7 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from .data.labels import GivenLabels, apply_labels
 from .data.records import RecordFile
 from .fitting import DEFAULT_DELTA, feasible, fit
-from .pipeline import FitSettings, fit_artifact, part_header
+from .pipeline import fit_artifact, part_header
 from .rules import Feasible as Threshold
 from .rules import Infeasible as NoThreshold
 from .rules import Result
@@ -205,7 +205,7 @@ def artifact_with_people(
     outcome = fit_prediction_powered(units.u, units.wrong, people, alpha=alpha, delta=delta)
     used = set(pool.ids)
     part = [record for record in sample.records if record.id in used]
-    artifact = fit_artifact(sample, score=score, alpha=alpha, part=part, settings=FitSettings(repeats="all"))
+    artifact = fit_artifact(sample, score=score, alpha=alpha, part=part, repeats="all")
     judge = file.header.correctness
     options = {**outcome.options, "judge": judge.name, "judge_version": judge.version}
     # Shares are of all questions, also of those that nobody labelled and that could not be measured.

@@ -20,9 +20,10 @@ from guardrail.types import Frozen
 
 from .data.columns import open_records
 from .data.records import Record, RecordFile
+from .data.split import Repeats
 from .data.table import RecordTable, table_of
 from .fitting import DEFAULT_DELTA, rule_named
-from .pipeline import FitSettings, fit_artifact
+from .pipeline import fit_artifact
 from .rules import Rule
 from .spec_syntax import parse_rule
 
@@ -49,9 +50,9 @@ def fit_router(
     by: ByGroup = ByGroup(),
     rule: str | Rule = CERTIFIED,
     delta: float = DEFAULT_DELTA,
-    share: float | None = None,
     part: Sequence[Record] | None = None,
-    settings: FitSettings = FitSettings(),
+    repeats: Repeats = "once",
+    without_failed: bool = False,
 ) -> RouterArtifact:
     """Fit a certificate for each of the records' groups, on the questions of that group alone.
 
@@ -66,9 +67,9 @@ def fit_router(
         by: How to fit.
         rule: A rule that certifies, with settings or without.
         delta: Failure probability.
-        share: As for `fit_artifact`, of each group.
         part: Fit on these records only (a calibration part); default: all of the file.
-        settings: Rare settings of each fit.
+        repeats: As for `fit_artifact`.
+        without_failed: As for `fit_artifact`, in each group.
 
     Raises:
         UsageError: A rule that does not certify, labels drawn within a scope, no group with enough labels, or what
@@ -109,7 +110,14 @@ def fit_router(
     spent = delta / len(parts) if by.share == "together" else delta
     artifacts = {
         name: fit_artifact(
-            file, score=score, alpha=alpha, rule=rule, delta=spent, share=share, part=own, settings=settings
+            file,
+            score=score,
+            alpha=alpha,
+            rule=rule,
+            delta=spent,
+            part=own,
+            repeats=repeats,
+            without_failed=without_failed,
         )
         for name, own in parts.items()
     }

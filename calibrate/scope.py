@@ -75,7 +75,7 @@ def draw_to_label(
         seed: Same seed, same draw.
         fixed_beforehand: The share was fixed before anybody looked at these scores. Otherwise the pool within the scope
             has to be at least three times n.
-        without_failed: As in `calibrate.pipeline.FitSettings`.
+        without_failed: As for `calibrate.fit_artifact`.
 
     Raises:
         UsageError: Records that have labels, more than 1 % that failed, no scores, a share or n outside its range, or a

@@ -20,7 +20,7 @@ from ..data.records import read_records
 from ..evaluation.audit import audit_router
 from ..evaluation.choice import AUTO
 from ..ledger import Ledger, counted
-from ..pipeline import FEWEST_LABELS, FitSettings
+from ..pipeline import FEWEST_LABELS
 from ..prediction_powered import artifact_with_people
 from ..router import ByGroup, fit_router
 from ..rules.certificate import SHARE
@@ -28,7 +28,7 @@ from ..spec_syntax import parse_rule
 from .frame.app import command, first_problem
 from .frame.files import keep_inputs, warn_incomplete, warn_undecided, warn_unlike
 from .frame.fitting import FitJob, Fitted, finish_fit, fit_by_rule, open_job, save_fit
-from .frame.items import refuse_with_items, refuse_without_items
+from .frame.items import refuse_with_items
 from .frame.next_commands import listed
 from .frame.options import (
     LABELS,
@@ -75,7 +75,6 @@ def fit(
         list[str] | None, typer.Option("--score", "-s", help="A score; auto: the best one on 20 %.", metavar="NAME")
     ] = None,
     items: ItemsOption = False,
-    cap: Annotated[int | None, promise_flag(help="With --items: another cap.", min=1, show_default=False)] = None,
     rule: Annotated[str | None, promise_flag(help="certified, certified:share=0.4, acrc (the paper's), ...")] = None,
     delta: Annotated[float | None, promise_flag(help="Failure probability (0.1).")] = None,
     by: Annotated[str | None, promise_flag(help="group, group:min_labels=20: a threshold each.")] = None,
@@ -104,8 +103,6 @@ def fit(
     if items:
         refuse_with_items(score=estimators, by=by, human_labels=human_labels, cascade=cascade)
         estimators = [ITEMS]
-    else:
-        refuse_without_items(cap=cap)
     job = FitJob(
         records=records,
         out=out,
@@ -117,7 +114,8 @@ def fit(
         test_fraction=test_fraction,
         test=test or (),
         columns=TableFlags(map, right, cut),
-        settings=FitSettings({} if cap is None else {"cap": cap}, "all" if count_repeats else "once", without_failed),
+        repeats="all" if count_repeats else "once",
+        without_failed=without_failed,
         few=few,
         trust_labels=trust_labels or human_labels is not None,
     )
@@ -172,7 +170,7 @@ def _fit_with_people(job: FitJob, labels: Path, by: str | None) -> Fitted:
         score=opened.key,
         alpha=job.number,
         delta=job.failing,
-        without_failed=job.settings.without_failed,
+        without_failed=job.without_failed,
     )
     return finish_fit(job, replace(opened, part=sample.records), artifact, replace(sample, path=path))
 
@@ -195,9 +193,10 @@ def _fit_by_group(job: FitJob, by: ByGroup) -> None:
         rule=job.rule or CERTIFIED,
         delta=job.failing,
         part=opened.part,
-        settings=job.settings,
+        repeats=job.repeats,
+        without_failed=job.without_failed,
     )
-    audits = {} if test is None else audit_router(router, test.records, key, repeats=job.settings.repeats)
+    audits = {} if test is None else audit_router(router, test.records, key, repeats=job.repeats)
     router = counted(router, Ledger(job.records))
     written = save_fit(job, router, None if job.test else test)
     print_router(router)
@@ -233,7 +232,7 @@ def _fit_cascade(job: FitJob) -> None:
         delta=job.failing,
         share=options.get("share", SHARE),
         groups=job.groups,
-        without_failed=job.settings.without_failed,
+        without_failed=job.without_failed,
     )
     artifact = counted(artifact, Ledger(job.records))
     print_cascade(artifact, job.out, save_fit(job, artifact))

@@ -29,7 +29,6 @@ from ..evaluation.choice import AUTO
 from ..evaluation.label_checks import judge_to_look_at, merged, refuse_broken
 from ..fitting import Target, rule_for
 from ..items.answers import stored_spec
-from ..pipeline import FitSettings
 from ..report import write_report
 from ..rules import PLANNED, Unit
 from ..scoring.compute import score_records, supported, uses_models, with_cache
@@ -108,7 +107,8 @@ def _run(config: Path | None, settings: RunSettings) -> None:
             delta=settings.delta,
             groups=groups,
             test=[] if test is None else [test.path],
-            settings=FitSettings(repeats=settings.repeats, without_failed=settings.without_failed),
+            repeats=settings.repeats,
+            without_failed=settings.without_failed,
             few=True,
             trust_labels=True,  # they were looked at before the test questions were asked
         )

@@ -19,7 +19,7 @@ from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
 from ..judging import GateCounts, hashes_of_fit, held_out
 from ..ledger import Ledger, counted
-from ..pipeline import FitSettings, fit_artifact
+from ..pipeline import fit_artifact
 from .pool import NOBODY, Missing, ReviewedItem, ReviewPool, usable, waiting
 
 
@@ -117,7 +117,7 @@ def learn(
         rule=rule or own.rule,
         delta=delta,
         groups=groups,
-        settings=FitSettings(repeats="all"),  # users repeat questions, and each time is a draw of its own
+        repeats="all",  # users repeat questions, and each time is a draw of its own
     )
     fitted = counted(fitted, ledger or Ledger())
     return Learned(

@@ -209,7 +209,7 @@ def refuse_failed(records: Sequence[Record], key: str | None = None, *, allowed:
         f"time-out failed, e.g. {first.id!r}: {_why(first, key)}. They are neither right nor wrong, and long and hard "
         "questions fail more often, so a threshold for the others promises too much. Ask only these again: the same "
         "`calibrate run` or `collect` does that, and `score` for a scorer; imported rows need an answer. Or leave them "
-        "out: --without-failed (in Python FitSettings(without_failed=True)), and the promise states their share."
+        "out: --without-failed (in Python without_failed=True), and the promise states their share."
     )
 
 

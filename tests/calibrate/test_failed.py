@@ -20,7 +20,7 @@ from calibrate.data.table import table_of
 from calibrate.dataframe import Records
 from calibrate.evaluation.audit import audit
 from calibrate.judging import at_calibration, held_out
-from calibrate.pipeline import FitSettings, fit_artifact
+from calibrate.pipeline import fit_artifact
 from calibrate.prediction_powered import artifact_with_people
 from calibrate.scope import draw_to_label
 from guardrail import doctor
@@ -77,7 +77,7 @@ def test_one_in_a_hundred_may_fail(labelled: RecordFile) -> None:
 
 
 def test_a_fit_without_them_states_their_share_wherever_its_promise_stands(failed: RecordFile, tmp_path: Path) -> None:
-    artifact = Records(failed).fit(alpha=0.2, rule="acrc", score=KEY, settings=FitSettings(without_failed=True))
+    artifact = Records(failed).fit(alpha=0.2, rule="acrc", score=KEY, without_failed=True)
     assert (artifact.data.n_failed, artifact.data.n_unmeasured) == (3, 3)
     assert "1.2 % of the questions asked for the calibration failed" in promises(artifact)[0]
     again = CalibrationArtifact.load(artifact.save(tmp_path / "a.json"))

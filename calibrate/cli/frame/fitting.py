@@ -13,14 +13,14 @@ from guardrail.notebook import percent
 
 from ...data.formats.graded import is_table
 from ...data.records import Record, RecordFile, write_records
-from ...data.split import Groups, one_per_question, split
+from ...data.split import Groups, Repeats, one_per_question, split
 from ...evaluation.audit import audit, refuse_untestable
 from ...evaluation.choice import AUTO, choose_score
 from ...evaluation.label_checks import refuse_broken, suspicious
 from ...fitting import DEFAULT_DELTA
 from ...judging import refuse_fitted, require_same
 from ...ledger import Ledger, counted, follow
-from ...pipeline import FitSettings, fit_artifact, part_header, refuse_few
+from ...pipeline import fit_artifact, part_header, refuse_few
 from ...report.assessment import Found, VerdictText, second_look
 from ...report.facts import auroc_of
 from ...scoring.scores import refuse_failed
@@ -48,7 +48,8 @@ class FitJob:
     test_fraction: float = 0.0
     test: Sequence[Path] = ()
     columns: TableFlags = field(default_factory=TableFlags)
-    settings: FitSettings
+    repeats: Repeats
+    without_failed: bool
     few: bool
     trust_labels: bool
 
@@ -133,7 +134,7 @@ def open_job(job: FitJob, *others: Path, beside: Path | None = None) -> Opened:
     if kept_out is None:
         return Opened(files, file, key, file.records, open_pool(job.test, job.columns.settings) if job.test else None)
     part, rest = split(file.records, test_fraction=job.test_fraction, seed=0, groups=job.groups)
-    rest = one_per_question(rest) if job.settings.repeats == "once" else rest
+    rest = one_per_question(rest) if job.repeats == "once" else rest
     return Opened(files, file, key, part, RecordFile(kept_out, part_header(file.header, rest), rest, file.torn))
 
 
@@ -162,7 +163,7 @@ def finish_fit(job: FitJob, opened: Opened, artifact: CalibrationArtifact, sampl
     kept_out = None if job.test else test
     written = save_fit(job, artifact, sample or kept_out)
     warn_unlike(opened.files, key)
-    audited = None if test is None else audit(artifact, test.records, key, repeats=job.settings.repeats)
+    audited = None if test is None else audit(artifact, test.records, key, repeats=job.repeats)
     sources, columns = [sample.path] if sample else job.records, job.columns.typed
     report = f"calibrate report {listed(sources)}{columns} --artifact {listed([out])}"
     found = Found.of(
@@ -195,12 +196,11 @@ def _doubtful_labels(artifact: CalibrationArtifact, part: Sequence[Record], key:
 
 def fit_by_rule(job: FitJob) -> Fitted:
     """Fit by a threshold rule on the labels of the records; on the score with the highest AUROC if one is chosen."""
-    opened, settings = open_job(job), job.settings
+    opened, choice = open_job(job), None
     if opened.key == AUTO:
         chosen = choose_score(opened.file, groups=job.groups, part=opened.part)
         print_choice(chosen)
-        opened = replace(opened, key=chosen.estimator, part=chosen.rest)
-        settings = replace(settings, choice=chosen.choice)
+        opened, choice = replace(opened, key=chosen.estimator, part=chosen.rest), chosen.choice
     key, test = opened.key, opened.test
     artifact = fit_artifact(
         opened.file,
@@ -210,10 +210,12 @@ def fit_by_rule(job: FitJob) -> Fitted:
         delta=job.delta,
         groups=job.groups,
         part=opened.part,
-        settings=settings,
+        repeats=job.repeats,
+        without_failed=job.without_failed,
+        choice=choice,
     )
     if test is not None:  # before the fit is counted
-        refuse_failed(test.records, key, allowed=settings.without_failed)
+        refuse_failed(test.records, key, allowed=job.without_failed)
         if job.test:
             require_same(artifact, test, key)
             refuse_untestable(test.records, key)

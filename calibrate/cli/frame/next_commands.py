@@ -74,8 +74,6 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
         flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")
     if artifact.calibration.group is not None:
         flags.append("--cluster-by-group")
-    if (cap := outcome.options.get("cap")) is not None:
-        flags.append(f"--cap {cap}")
     if is_builtin and outcome.delta is not None:
         flags.append(f"--delta {outcome.delta:.12g}")
     return " ".join(flags)
@@ -84,8 +82,7 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
 def _rule_text(outcome: Feasible | Infeasible) -> str:
     """A rule with the options that its defaults do not give."""
     options = outcome.options
-    given = {"cap": options["cap"]} if "cap" in options else {}  # has a flag of its own
+    given = {"cap": options["cap"]} if "cap" in options else {}  # rules for items have no default
     usual = Target.of(outcome.rule, alpha=outcome.alpha, settings=given).resolved(outcome.n)
-    return rule_text(
-        outcome.rule, {name: options[name] for name in usual if name in options and options[name] != usual[name]}
-    )
+    others = {name: options[name] for name in usual if name in options and options[name] != usual[name]}
+    return rule_text(outcome.rule, {**given, **others})

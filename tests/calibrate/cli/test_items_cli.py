@@ -90,7 +90,7 @@ def test_fits_of_items_count_on_their_labels(folder: Path) -> None:
     "flags",
     [
         "",
-        "--rule wrong_share_per_answer --cap 3",
+        "--rule wrong_share_per_answer:cap=3",
         "--rule clean_answers --delta 0.2",
         "--cluster-by-group --rule clean_shown",
     ],
@@ -142,7 +142,6 @@ def test_evaluate_and_plan(folder: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "fit {} -a 0.1 --cap 3",
         "score {} --field-judge /total=numeric",
         "score {} --cap 3",
     ],

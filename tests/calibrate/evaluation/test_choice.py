@@ -41,6 +41,10 @@ def test_a_question_without_a_score_counts_as_the_least_certain() -> None:
     assert (first.estimator, first.auroc.value, first.n_unmeasured) == ("full", 1.0, 0)
     assert (second.estimator, second.auroc.value, second.n_unmeasured) == ("holes", 0.625, 2)
     assert rank_estimators(records[:2], ["full"]) == ()  # one class only
+    twins = [
+        scored(name, correct=right, b=value, a=value) for name, right, value in (("x", True, 1.0), ("y", False, 2.0))
+    ]
+    assert [ranked.estimator for ranked in rank_estimators(twins, ["b", "a"])] == ["a", "b"]  # ties by name
 
 
 def test_the_choice_and_the_fit_share_no_question(labelled: RecordFile) -> None:

@@ -23,7 +23,7 @@ from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.items.answers import label_items, measure_records
 from calibrate.items.figures import item_figures
 from calibrate.judging import held_out
-from calibrate.pipeline import FitSettings, fit_artifact
+from calibrate.pipeline import fit_artifact
 from calibrate.report import write_report
 from calibrate.rules.items import AnswerItems
 from guardrail.artifact import Made
@@ -142,9 +142,9 @@ def result_of(call: Callable[[], Any]) -> Any:
     [
         {},
         {"rule": "clean_shown"},
-        {"rule": "wrong_share_per_answer", "settings": FitSettings(options={"cap": 4})},
+        {"rule": "wrong_share_per_answer:cap=4"},
         {"rule": "clean_answers", "groups": "cluster"},
-        {"settings": FitSettings(repeats="all")},
+        {"repeats": "all"},
     ],
 )
 def test_fits_are_those_of_the_records(both: tuple[RecordFile, RecordFile], options: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from calibrate.evaluation.promise_test import Audit
 from calibrate.items.answers import label_items, measure_records, stored_spec
 from calibrate.items.figures import item_figures, path_rows
 from calibrate.judging import Judged, held_out
-from calibrate.pipeline import FitSettings, fit_artifact
+from calibrate.pipeline import fit_artifact
 from calibrate.report import write_report
 from calibrate.rules import RULES, compared_rules
 from calibrate.rules.items import AnswerItems
@@ -83,7 +83,7 @@ def test_the_default_is_the_share_of_wrong_items_with_the_cap_of_the_file(file: 
     assert guarantee(artifact.outcome).startswith(
         "With probability at least 90 % over calibrations, at most 10 % of the items kept are"
     )
-    two = fitted(file, settings=FitSettings(options={"cap": 2}))
+    two = fitted(file, rule="wrong_share:cap=2")
     assert (two.outcome.options, ItemsSpec.of(two.estimator).cap) == ({"cap": 2}, 2)
 
 
@@ -144,7 +144,7 @@ def test_items_refuse_what_only_whole_answers_have(file: RecordFile) -> None:
     with pytest.raises(UsageError, match="is of rule 'certified'"):
         fit_artifact(file, score=ITEMS, alpha="smallest")
     with pytest.raises(UsageError, match="takes no option 'share'"):
-        fitted(file, share=0.4)
+        fitted(file, rule="wrong_share:share=0.4")
 
 
 # -- The audit ---------------------------------------------------------------------------------------------------------
