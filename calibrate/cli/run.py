@@ -12,17 +12,15 @@ from langchain_core.language_models import BaseChatModel
 
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
-from guardrail.judges import default_judge
 from guardrail.judges.cache import PairCache
 from guardrail.sampling.models import resolve_model
-from guardrail.types import Bindings, SamplingPlan
 from guardrail.uncertainty import Estimator
 from guardrail.uncertainty.combine import FEWEST, ranked_parts
 
 from ..correctness import label_file, make_rule
 from ..data.formats.questions import read_questions
 from ..data.progress import bar
-from ..data.questions import Question, option_labels
+from ..data.questions import Question
 from ..data.records import RecordFile, read_records, rewrite_records
 from ..data.split import Groups, split
 from ..evaluation.choice import AUTO
@@ -32,7 +30,7 @@ from ..items.answers import stored_spec
 from ..report import write_report
 from ..rules import PLANNED, Unit
 from ..scoring.compute import score_records, supported, uses_models, with_cache
-from ..scoring.names import estimator_key, parse_estimator, usual_estimator
+from ..scoring.names import estimator_key
 from ..scoring.scores import refuse_failed
 from ..spec_syntax import parse_rule
 from .frame.app import command
@@ -152,7 +150,7 @@ def _forecast(settings: RunSettings, questions: Sequence[Question], test_questio
     if not settings.items:  # their scores and labels take no calls
         judged = settings.judge_model is not None or (settings.correctness or "").startswith("chat_judge")
         replies = [_judge_cache(path) for _, path in parts] if judged else None
-        lines.append(judging(len(questions) + len(test_questions), plan, _uncached(settings, plan), replies))
+        lines.append(judging(len(questions) + len(test_questions), plan, _estimators(settings, questions), replies))
     return lines
 
 
@@ -196,7 +194,7 @@ def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
         raise UsageError("--scorer is the score of the run. Leave --score and --calls out.")
     if settings.score_name == AUTO:
         return AUTO
-    chosen = _estimator(settings, settings.bindings(), options=option_labels(questions) is not None)
+    (chosen,) = settings.estimators(questions)
     if ranked_parts(chosen):
         _refuse_few(chosen, questions)
     return estimator_key(chosen)
@@ -206,13 +204,6 @@ def _check_rule(unit: Unit, rule: str | None, settings: RunSettings, others: dic
     name, options = parse_rule(rule or PLANNED[unit][0])
     delta = options.pop("delta", settings.delta)
     Target.of(rule_for(unit, name), alpha=settings.alpha, delta=delta, settings=others | options)
-
-
-def _estimator(settings: RunSettings, bindings: Bindings | None, *, options: bool) -> Estimator:
-    if settings.scorer:
-        return settings.scorers()[0].estimator
-    name = settings.score_name or usual_estimator(settings.calls, options=options, bindings=bindings)
-    return parse_estimator(name, judge=default_judge(bindings))
 
 
 def _refuse_few(chosen: Estimator, questions: Sequence[Question]) -> None:
@@ -239,7 +230,10 @@ def _records(
         score_by_items(path, path, how, first)
         label_by_items(path, path, None)
         return read_records(path)
-    estimators = _estimators(settings, settings.plan(questions), path)
+    estimators = _estimators(settings, questions)
+    if uses_models(estimators):  # their verdicts are kept next to the records
+        cache = PairCache(pair_cache(path))
+        estimators = [with_cache(estimator, cache) for estimator in estimators]
     # Test questions are ranked like those of the fit.
     ranks = settings.records_path if is_test else None
     with bar(console, f"scoring ({path.stem})", "records") as progress:
@@ -254,19 +248,9 @@ def _records(
     return file
 
 
-def _estimators(settings: RunSettings, plan: SamplingPlan, records: Path) -> Sequence[Estimator]:
-    """The estimators to score with; those that ask a model keep its verdicts next to the records."""
-    estimators = _uncached(settings, plan)
-    if not uses_models(estimators):
-        return estimators
-    cache = PairCache(pair_cache(records))
-    return [with_cache(estimator, cache) for estimator in estimators]
-
-
-def _uncached(settings: RunSettings, plan: SamplingPlan) -> Sequence[Estimator]:
-    if settings.score_name == AUTO:
-        return supported(plan)
-    return [_estimator(settings, plan.bindings, options=plan.options is not None)]
+def _estimators(settings: RunSettings, questions: Sequence[Question]) -> Sequence[Estimator]:
+    """The estimators to score with: the one of the fit, or all among which it is chosen."""
+    return supported(settings.plan(questions)) if settings.score_name == AUTO else settings.estimators(questions)
 
 
 def _judge_cache(records: Path) -> Path:

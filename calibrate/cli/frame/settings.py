@@ -170,15 +170,20 @@ class CollectSettings(Frozen):
         """The scorers that are named."""
         return [load_scorer(text) for text in self.scorer]
 
-    def plan(self, questions: Sequence[Question]) -> SamplingPlan:
-        """Make the plan that the named scores and scorers need, or the default one."""
-        labels, bindings = option_labels(questions), self.bindings()
-        own = [*(each.estimator for each in self.scorers()), *([_items_estimator()] if self.items else [])]
-        usual = usual_estimator(self.calls, options=labels is not None, bindings=bindings)
+    def estimators(self, questions: Sequence[Question]) -> list[Estimator]:
+        """The scores and scorers that are named, or the usual score."""
+        bindings, own = self.bindings(), [each.estimator for each in self.scorers()]
+        if self.items:  # the cap plays no part in what is drawn
+            own.append(items_estimator(items_measure(json_spec(cap=1))))
+        usual = usual_estimator(self.calls, options=option_labels(questions) is not None, bindings=bindings)
         names = self._planned_scores() or ([] if own else [usual])
+        return [*(parse_estimator(name, judge=default_judge(bindings)) for name in names), *own]
+
+    def plan(self, questions: Sequence[Question]) -> SamplingPlan:
+        """Make the plan that the scores need."""
         return plan_for(
-            [*(parse_estimator(name, judge=default_judge(bindings)) for name in names), *own],
-            options=labels,
+            self.estimators(questions),
+            options=option_labels(questions),
             n=self.n,
             calls=self.calls,
             temperature=self.temperature,
@@ -188,7 +193,7 @@ class CollectSettings(Frozen):
             stop=self.stop,
             stop_token_ids=self.stop_token_ids,
             seed=self.seed,
-            bindings=bindings,
+            bindings=self.bindings(),
             primary=self.primary,
         )
 
@@ -293,12 +298,6 @@ class RunSettings(CollectSettings):
             for item in value if isinstance(value, tuple) else (value,):
                 words.append(flag if item is True else f"{flag} {shlex.quote(str(item))}")
         return " ".join(words)
-
-
-def _items_estimator() -> Estimator:
-    """The estimator that says what items read."""
-    # The cap does not matter here: it plays no part in what is drawn.
-    return items_estimator(items_measure(json_spec(cap=1)))
 
 
 Settings = TypeVar("Settings", bound=Frozen)
