@@ -92,8 +92,8 @@ def report(
         alone=fresh_command(loaded, key, test, artifact, columns.typed) if test else ALONE,
         named=listed(records),
     )
-    if page.parts.note is not None:
-        print_line(page.parts.note, "yellow")
+    if page.note is not None:
+        print_line(page.note, "yellow")
     read, named = f"{listed(records)}{columns.typed}", "".join(f" --test {listed([path])}" for path in test or ())
     commands = [f"calibrate report {read} --artifact {listed([artifact])}{named} --out {listed([out])}"]
     if _is_whole_fit(page):
@@ -112,7 +112,7 @@ def _is_whole_fit(page: Report) -> bool:
     A custom rule, people's labels and the seed of a test part that was kept out are not in the artifact.
     """
     choice = page.artifact.data.choice
-    return page.parts.n_others <= (0 if choice is None else choice.n) and page.artifact.outcome.rule in RULES
+    return page.n_others <= (0 if choice is None else choice.n) and page.artifact.outcome.rule in RULES
 
 
 def _say(artifact: Artifact, path: Path, *, as_json: bool) -> None:

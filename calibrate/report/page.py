@@ -44,7 +44,7 @@ from .content import (
 from .facts import auroc_of, facts
 from .figures import Figure, Items, across_alpha, risk_coverage, score_histogram
 
-__all__ = ["Parts", "Report", "compare_rules", "parts_of", "sweep", "write_report"]
+__all__ = ["Report", "compare_rules", "sweep", "write_report"]
 
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Alphas of the sweep, as multiples of the artifact's."""
@@ -55,52 +55,42 @@ def compare_rules(
     records: Sequence[Record],
     estimator: str,
     *,
+    rules: Sequence[RuleSpec] | None = None,
+    alphas: Sequence[float] | None = None,
     splits: int = 100,
     progress: Progress = silent,
 ) -> Evaluation:
-    """The artifact's rule and all default ones at its alpha, on the same random halves of the records.
+    """Rules on the same random halves of the records; by default the artifact's and all usual ones at its alpha.
 
     Give it the calibration records only: a test part may be of another kind, and is never mixed with them.
     """
     own, delta = artifact.outcome.rule, artifact.outcome.delta
-    rules: list[RuleSpec] = list(compared_rules())
+    usual: list[RuleSpec] = list(compared_rules())
     if own in RULES:
         others = [name for name in compared_rules(RULES[own].unit) if name != own]
-        rules = [own if delta is None else (own, {"delta": delta}), *others]
-    return _evaluated(artifact, records, estimator, rules, [artifact.alpha], splits, progress)
-
-
-def sweep(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, *, splits: int) -> Evaluation:
-    """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
-    own = artifact.outcome.rule
-    usual = PLANNED[RULES[own].unit if own in RULES else "answer"][0]
-    rules = dict.fromkeys(name for name in (own, usual) if name in RULES)
-    alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
-    return _evaluated(artifact, records, estimator, [*rules], [alpha for alpha in alphas if alpha < 1], splits)
-
-
-def _evaluated(
-    artifact: CalibrationArtifact,
-    records: Sequence[Record],
-    estimator: str,
-    rules: Sequence[RuleSpec],
-    alphas: Sequence[float],
-    splits: int,
-    progress: Progress = silent,
-) -> Evaluation:
-    """Rules on random halves of the records."""
+        usual = [own if delta is None else (own, {"delta": delta}), *others]
     pool = units_of(records, estimator, groups=artifact.calibration.group is not None, spec=artifact.estimator)
     return evaluate(
         pool.u,
         pool.wrong,
-        rules=rules,
-        alphas=alphas,
+        rules=rules or usual,
+        alphas=alphas or [artifact.alpha],
         n_calibration=pool.n // 2,
         splits=splits,
         groups=pool.group,
         cap=pool.cap,
         progress=progress,
     )
+
+
+def sweep(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, *, splits: int) -> Evaluation:
+    """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
+    own = artifact.outcome.rule
+    usual = PLANNED[RULES[own].unit if own in RULES else "answer"][0]
+    rules = list(dict.fromkeys(name for name in (own, usual) if name in RULES))
+    alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
+    below_1 = [alpha for alpha in alphas if alpha < 1]
+    return compare_rules(artifact, records, estimator, rules=rules, alphas=below_1, splits=splits)
 
 
 def write_report(
@@ -123,7 +113,7 @@ def write_report(
         artifact: The artifact to report on.
         records: The records it was fitted on.
         estimator: Key of its estimator in the records.
-        test: Labelled records it was not fitted on; default: those among ``records`` (`parts_of`). The verdict depends
+        test: Labelled records it was not fitted on; default: those among ``records``. The verdict depends
             on them (`assessment.standing`), and they are shown beside the calibration records, never mixed with them.
         splits: Random splits of the calibration records, over which rules and other alphas are compared; 0 for no
             comparison.
@@ -148,14 +138,20 @@ class Report:
     Attributes:
         artifact: The artifact.
         estimator: Key of its estimator in the records.
-        parts: The records.
+        fitted: Records of the fit.
+        test: Labelled records that were not fitted on.
+        n_others: Labelled records of the record file that were not fitted on.
+        note: What becomes of these; None without any.
         audited: The test of its promise on the test part; None without one.
         text: The verdict, warnings and next steps.
     """
 
     artifact: CalibrationArtifact
     estimator: str
-    parts: Parts
+    fitted: Sequence[Record]
+    test: Sequence[Record]
+    n_others: int
+    note: str | None
     audited: Audit | None
     text: VerdictText
 
@@ -170,24 +166,29 @@ class Report:
         alone: str = ALONE,
         named: str = "RECORDS",
     ) -> Report:
-        """Divide the records, and test the promise on those of the test part; see `write_report`.
+        """Divide the records into those of the fit and those that test the promise, and test it; see `write_report`.
 
         ``named`` are the record files, for commands to copy.
         """
-        parts = parts_of(artifact, records, estimator, test)
-        audited = audit(artifact, parts.test, estimator) if parts.test else None
-        return cls(artifact, estimator, parts, audited, verdict_text(artifact, audited, alone, Found(named)))
+        _require_scores(artifact, records, estimator)
+        fitted, others = calibration_part(artifact, records, estimator)
+        others = without(others.take(others.labelled(estimator)), test)
+        note = f"{len(others)} labelled questions of the record file were not fitted on."
+        note += " This report leaves them out." if test else " They are the test part here."
+        test = test or others
+        audited = audit(artifact, test, estimator) if test else None
+        text = verdict_text(artifact, audited, alone, Found(named))
+        return cls(artifact, estimator, fitted, test, len(others), note if others else None, audited, text)
 
     def write(
         self, path: Path, *, splits: int = 0, commands: Sequence[str] = (), progress: Progress = silent
     ) -> list[Path]:
         """Write the page and its figures; see `write_report`."""
         artifact, nouns = self.artifact, nouns_of(self.artifact)
-        figures, evaluation = _figures(artifact, self.parts.test, self.estimator), None
+        figures, evaluation = _figures(artifact, self.test, self.estimator), None
         if splits:
-            fitted = self.parts.fitted
-            evaluation = compare_rules(artifact, fitted, self.estimator, splits=splits, progress=progress)
-            rows, base = sweep(artifact, fitted, self.estimator, splits=splits).rows, evaluation.base_error
+            evaluation = compare_rules(artifact, self.fitted, self.estimator, splits=splits, progress=progress)
+            rows, base = sweep(artifact, self.fitted, self.estimator, splits=splits).rows, evaluation.base_error
             figures["alphas"] = across_alpha({"": rows}, alpha=artifact.alpha, base_error=base, nouns=nouns)
         path.parent.mkdir(parents=True, exist_ok=True)
         written = [path]
@@ -215,9 +216,9 @@ class Report:
 def _evidence(report: Report, evaluation: Evaluation | None) -> dict[str, Any]:
     """The tables of the page, and the answers to read."""
     artifact, estimator = report.artifact, report.estimator
-    parts = [Part("calibration", report.parts.fitted, at_calibration(artifact))]
+    parts = [Part("calibration", report.fitted, at_calibration(artifact))]
     if report.audited is not None:
-        parts.append(Part("test", report.parts.test, report.audited.held_out))
+        parts.append(Part("test", report.test, report.audited.held_out))
     scores, items, rules = _ranking(artifact, parts[0].records), artifact.items is not None, {}
     if evaluation is not None:
         rules = {each: rule_table(evaluation, artifact, all_rules=each) for each in (False, True)}
@@ -233,51 +234,6 @@ def _evidence(report: Report, evaluation: Evaluation | None) -> dict[str, Any]:
         "reading": [(part.name, *reading(artifact, part.records, estimator)) for part in reversed(parts)],
         "labels": list(label_sections(artifact, parts, estimator)),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Records in the parts of a report, none of them in two.
-
-    Attributes:
-        fitted: Records of the calibration part.
-        test: Labelled records that were not fitted on.
-        n_others: Labelled records of the file that were not fitted on.
-        left_out: Whether these are in neither part, because a test part of another file was named.
-    """
-
-    fitted: Sequence[Record]
-    test: Sequence[Record]
-    n_others: int
-    left_out: bool
-
-    @property
-    def note(self) -> str | None:
-        """A note that the file holds labelled questions that were not fitted on; None if it holds none."""
-        if not self.n_others:
-            return None
-        then = "This report leaves them out." if self.left_out else "They are the test part here."
-        return f"{self.n_others} labelled questions of the record file were not fitted on. {then}"
-
-
-def parts_of(
-    artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, test: Sequence[Record] = ()
-) -> Parts:
-    """Divide records into those of the fit and those that test the promise.
-
-    Args:
-        artifact: The artifact.
-        records: The records it was fitted on. Others among them are the test part, if no other is given.
-        estimator: Key of its estimator in the records.
-        test: The test part.
-
-    Raises:
-        UsageError: The records lack scores of the artifact, or do not tell which of them it was fitted on.
-    """
-    _require_scores(artifact, records, estimator)
-    fitted, others = calibration_part(artifact, records, estimator)
-    others = without(others.take(others.labelled(estimator)), test)
-    return Parts(fitted, test or others, len(others), bool(test))
 
 
 def _require_scores(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from calibrate.data.records import Record, RecordFile
 from calibrate.evaluation.label_checks import Suspicious
 from calibrate.pipeline import fit_artifact, split
-from calibrate.report import assessment, compare_rules, parts_of, write_report
+from calibrate.report import Report, assessment, compare_rules, write_report
 from calibrate.report.content import contradictions
 from calibrate.report.page import sweep
 from guardrail.describe import guarantee, summary, why_infeasible
@@ -220,14 +220,14 @@ def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: P
 def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -> None:
     calibration, test = map(list, split(labelled.records, test_fraction=0.3))
     artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc", part=calibration)
-    both_parts = parts_of(artifact, labelled.records, KEY)
+    both_parts = Report.of(artifact, labelled.records, KEY)
     assert (list(both_parts.fitted), list(both_parts.test)) == (calibration, test)
-    note = parts_of(artifact, labelled.records, KEY, test[:40]).note or ""
+    note = Report.of(artifact, labelled.records, KEY, test[:40]).note or ""
     assert note == "32 labelled questions of the record file were not fitted on. This report leaves them out."
     with pytest.raises(UsageError, match="168 of 240 test records are questions that the artifact was fitted on"):
         write_report(Path("never.html"), artifact, calibration, estimator=KEY, test=labelled.records)
     same_ids = [record.model_copy(update={"question": f"another {record.question}"}) for record in calibration]
-    assert list(parts_of(artifact, calibration, KEY, same_ids).fitted) == calibration  # ids may be row numbers
+    assert list(Report.of(artifact, calibration, KEY, same_ids).fitted) == calibration  # ids may be row numbers
     clusters = fit_artifact(
         by_pairs(labelled),
         score=KEY,
@@ -236,7 +236,7 @@ def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -
         groups="cluster",
         part=by_pairs(labelled).records[:100],
     )
-    parts = parts_of(clusters, by_pairs(labelled).records, KEY)
+    parts = Report.of(clusters, by_pairs(labelled).records, KEY)
     assert (len(parts.fitted), len(parts.test)) == (100, 140)  # whole clusters, though one question of each is used
 
 
