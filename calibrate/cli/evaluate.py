@@ -60,7 +60,6 @@ def evaluate(
         list[int] | None, typer.Option(help="Questions to fit on in each split. Default: half.", min=1)
     ] = None,
     splits: Annotated[int, typer.Option(help="Random splits.", min=1)] = 100,
-    delta: Annotated[float | None, typer.Option(help="Failure probability (0.1; of the paper's methods 0.05).")] = None,
     apart: Annotated[bool, typer.Option("--apart", help="Each file is a data set or model of its own.")] = False,
     cluster_by_group: Annotated[bool, typer.Option("--cluster-by-group", help="Keep groups whole in splits.")] = False,
     form: Annotated[list[Form] | None, typer.Option("--table", help="Compare as this table of the paper does.")] = None,
@@ -105,7 +104,7 @@ def evaluate(
             alphas=each.alphas,
             sizes=each.sizes,
             splits=splits,
-            delta=DELTA if delta is None and not rule and not items else delta,
+            delta=None if rule or items else DELTA,
             cluster_by_group=cluster_by_group,
             shown=lambda title: bar(console, title, "splits"),
         )

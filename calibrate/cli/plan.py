@@ -41,7 +41,6 @@ def plan(
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers accepted.")],
     accuracy: Annotated[float | None, typer.Option(help="Your guess of the share of right answers, e.g. 0.7.")] = None,
     auroc: Annotated[float | None, typer.Option(help="Your guess of the AUROC of the score, e.g. 0.75.")] = None,
-    delta: Annotated[float, typer.Option(help="Failure probability, for rules that have one.")] = 0.1,
     acceptance: Annotated[
         float | None, typer.Option(help="Share of questions to answer. Default: half of what is possible.")
     ] = None,
@@ -58,7 +57,6 @@ def plan(
     labels: Annotated[list[int] | None, typer.Option(help="With --records: labels you can afford (300).")] = None,
     estimator: EstimatorOption = None,
     repetitions: Annotated[int, typer.Option(help="Simulated calibrations.", min=2)] = 300,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
     items: ItemsOption = False,
 ) -> None:
     """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model is called.
@@ -75,7 +73,7 @@ def plan(
             raise UsageError("--items plans from a pilot: a hundred or more records with labelled items, as --pilot.")
     if records:
         guess = None if accuracy is None or auroc is None else Population.binormal(accuracy, auroc)
-        settings = {"alpha": alpha, "delta": delta, "repetitions": repetitions}
+        settings = {"alpha": alpha, "repetitions": repetitions}
         _plan_scopes(records, pilot or (), guess, estimator, rule or [CERTIFIED], labels or [300], settings)
         return
     if labels:
@@ -87,7 +85,6 @@ def plan(
     with bar(console, "simulating", "calibrations") as progress:
         result = simulate(
             alpha,
-            delta,
             accuracy=accuracy,
             auroc=auroc,
             pilot=_pilot(pilot, estimator, items=items) if pilot else None,
@@ -98,13 +95,8 @@ def plan(
             progress=progress,
         )
     _print_result(result)
-    written = []
-    if json_path is not None:
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(result.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        written.append(json_path)
     following = f"calibrate fit RECORDS --items --alpha {alpha:g}"
-    finish(written, following if items else "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
+    finish([], following if items else "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
 
 
 def _pilot(paths: Sequence[Path], estimator: str | None, *, items: bool) -> Population | ItemPilot:

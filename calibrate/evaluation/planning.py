@@ -81,8 +81,6 @@ class Needed(Frozen):
 class Plan(Frozen):
     """Result of :func:`plan`."""
 
-    format: Literal[1] = 1
-    """Version of this layout."""
     alpha: float
     """Target error rate among accepted answers."""
     delta: float

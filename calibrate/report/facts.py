@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import answer_if, confidence, fits_line, guarantee, nouns_of, scope_in_words, why_infeasible
+from guardrail.describe import confidence, guarantee, nouns_of, scope_in_words
 from guardrail.notebook import percent
 from guardrail.outcome import Feasible
 from guardrail.sampling.follow_ups import SCORE, scorer_of
@@ -51,23 +51,19 @@ def _made_of(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
 def _fitted(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
     """What was fitted, and what that promises; a value of None is left out."""
     outcome, nouns, scope = artifact.outcome, nouns_of(artifact), artifact.outcome.scope
-    yield "fits on these labels", fits_line(artifact)
     yield "scope", scope_in_words(scope, artifact.estimator)
     delta = "" if outcome.delta is None else f", delta {outcome.delta:g}"
     yield "rule", describe_spec(f"{outcome.rule} at alpha {outcome.alpha:g}{delta}", outcome.options)
     if isinstance(outcome, Feasible):
         low, high = map(percent, outcome.interval)
         n = f"{outcome.n_accepted} of {artifact.calibration.n}"
-        yield "threshold", answer_if(artifact)
         yield "accepted", f"{n} ({percent(artifact.acceptance)} of all {nouns.asked})"
         rate = f"{percent(outcome.error_rate)}; 95 % interval {low} to {high}, chosen after looking"
         yield "errors among them", f"{outcome.n_errors} ({rate})"
         yield "equal to threshold", f"{outcome.tie_block} (ties are accepted together)"
         yield "promise", guarantee(outcome, 1 - confidence(artifact), nouns)
     else:
-        yield "no threshold", f"{outcome.reason.value.replace('_', ' ')}: {why_infeasible(outcome, nouns)}"
         yield "promise", f"nothing, so nothing is {nouns.accepted}"
-    yield "error without gate", percent(outcome.diagnostics.base_error)
     yield "AUROC", _auroc(artifact)
     yield "most any rule accepts", percent(scope.of_measured(outcome.diagnostics.max_acceptance) * scope.measured)
     packages = ", ".join(f"{name} {version}" for name, version in artifact.made.packages.items())

@@ -66,7 +66,6 @@ def risk_coverage(
     test: Items | None = None,
     *,
     nouns: Nouns = ANSWERS,
-    name: str = "risk",
 ) -> Figure:
     """Error rate among answered questions against the share answered, with target, band and threshold.
 
@@ -75,7 +74,6 @@ def risk_coverage(
         outcome: The fitted threshold: a filled circle. Nothing is marked when it is infeasible.
         test: Items that were not fitted on: a second, dashed curve, and a square where the threshold ends on them.
         nouns: What was scored.
-        name: Prefix of the ids in the SVG; unique on a page.
     """
     accepted = f"{nouns.counted} {nouns.accepted}"
     curve = risk_coverage_curve(items.uncertainty, items.error)
@@ -112,12 +110,10 @@ def risk_coverage(
         _legend(axes)
 
     label = f"Error rate among {nouns.given} against the share of {accepted}"
-    return render(draw, name, label)
+    return render(draw, "risk", label)
 
 
-def score_histogram(
-    items: Items, threshold: float | None, unit: str, *, nouns: Nouns = ANSWERS, name: str = "scores"
-) -> Figure:
+def score_histogram(items: Items, threshold: float | None, unit: str, *, nouns: Nouns = ANSWERS) -> Figure:
     """Scores of right answers (upwards) and of wrong ones (downwards).
 
     Scores with at most 40 values get narrow bars, and the line stands behind the bar that is accepted last.
@@ -127,7 +123,6 @@ def score_histogram(
         threshold: Accept iff uncertainty <= this; None when infeasible.
         unit: Unit of the scores.
         nouns: What was scored.
-        name: Prefix of the ids in the SVG; unique on a page.
     """
     discrete = np.unique(items.uncertainty).size <= _FEW_VALUES
 
@@ -150,7 +145,7 @@ def score_histogram(
         _legend(axes)
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
 
-    return render(draw, name, f"Scores of right and of wrong {nouns.labelled}")
+    return render(draw, "scores", f"Scores of right and of wrong {nouns.labelled}")
 
 
 def _thinned(curve: RiskCoverage) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -119,7 +119,7 @@ def test_what_is_the_same_fit_and_what_is_another_one() -> None:
     others: list[dict[str, Any]] = [
         {"alpha": 0.2},
         {"delta": 0.05},
-        {"share": 0.5},
+        {"rule": "certified:share=0.5"},
         {"part": file.records[:150]},
         {"key": OTHERS[0]},
     ]

@@ -21,7 +21,6 @@ from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps, write_steps
 from calibrate.data.labels import open_session
 from calibrate.data.records import read_records, write_records
-from calibrate.evaluation.planning import Plan
 from calibrate.evaluation.results import Evaluation
 from calibrate.ledger import Ledger
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact
@@ -235,7 +234,6 @@ REWRITE: dict[str, Write] = {
     "records.ledger.jsonl": write_ledger,
     "steps.jsonl": write_file_of_steps,
     "then.json": printed(EstimatorSpec),
-    "plan.json": printed(Plan),
     "evaluation.json": lambda source, target: Evaluation.from_stored(source.read_bytes()).to_json(target),
     "estimator-table.json": printed(Page),
     "draw.json": values({"piece": SampleSet, "verdict": Remembered}),

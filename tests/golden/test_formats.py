@@ -18,7 +18,6 @@ from calibrate.cli.frame.settings import RunSettings, load_settings
 from calibrate.data.formats.questions import read_questions
 from calibrate.data.labels import apply_labels, open_session, read_labels
 from calibrate.data.records import open_writer, read_records
-from calibrate.evaluation.planning import Plan
 from calibrate.evaluation.results import Evaluation
 from calibrate.ledger import Ledger, Line
 from guardrail import Guardrail
@@ -295,8 +294,6 @@ def test_settings_and_tools_are_read() -> None:
 
 
 def test_results_for_programs_are_read() -> None:
-    plan = Plan.from_stored((FOLDER / "plan.json").read_bytes())
-    assert (plan.needed[0].n, plan.rows[0].acceptance.se) == (120, 0.125)
     evaluation = Evaluation.from_stored((FOLDER / "evaluation.json").read_bytes())
     assert (evaluation.auroc, evaluation.rows[0].name) == (0.75, "acrc:min_accept=1")
     page = Page.from_stored((Path(__file__).parents[2] / "docs" / "estimators.json").read_bytes())  # as published

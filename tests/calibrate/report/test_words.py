@@ -42,7 +42,6 @@ def test_feasible_names_the_figures(labelled: RecordFile) -> None:
     assert answers == f"answers {share} of all 240 questions; {wrong} of these answers were wrong here"
     assert without == f"without the gate {percent(sum(artifact.calibration.error) / 240)} are wrong"
     rows = dict(facts(artifact))
-    assert rows["threshold"] == f"answer if {KEY} <= {outcome.threshold:.6g} nats"
     assert rows["right answer if"] == "exact"
     assert rows["digest"] == artifact.digest
     assert "10 samples at temperature 0.7" in rows["asked"]
@@ -55,7 +54,6 @@ def test_infeasible_says_why_and_what_next(labelled: RecordFile) -> None:
     assert summary(artifact)[0] == "answer nothing: no threshold was found"
     # A rule may refuse a cut whose observed errors are within the target, so "no cut keeps the errors" can be false.
     assert summary(artifact)[1] == "1 % wrong answers cannot be promised by rule acrc on these 240 labels"
-    assert "no threshold" in dict(facts(artifact))
     assert isinstance(artifact.outcome, Infeasible)
     assert why_infeasible(artifact.outcome).endswith(next_steps(artifact)[0])  # one next step, the same in all places
     assert "Guardrail(" not in " ".join(next_steps(artifact))
