@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
-from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -30,7 +29,6 @@ __all__ = [
     "DEFAULT_SIZES",
     "RELIABLY",
     "SCOPES",
-    "Needed",
     "Plan",
     "PlanRow",
     "ScopeRow",
@@ -63,21 +61,6 @@ class PlanRow(Frozen):
     """Share of calibrations whose gate accepts the target or more."""
 
 
-class Needed(Frozen):
-    """The fewest labelled questions with which a rule reaches the target acceptance in 80 % of calibrations."""
-
-    rule: str
-    """Name of the rule."""
-    n: int | None
-    """That number, interpolated in ln n between the simulated sizes; None if the largest size is not enough."""
-    low: int | None
-    """Lower end of its 95 % Monte-Carlo interval; None if even that end lies beyond the largest size."""
-    high: int | None
-    """Upper end; None if it lies beyond the largest size."""
-    at_most: bool
-    """Whether the smallest simulated size already is enough, so that n is only an upper bound."""
-
-
 class Plan(Frozen):
     """Result of :func:`plan`."""
 
@@ -103,8 +86,10 @@ class Plan(Frozen):
     """Seed of the simulation."""
     rows: tuple[PlanRow, ...]
     """One row for each rule and size, rules outermost."""
-    needed: tuple[Needed, ...]
-    """One entry for each rule."""
+    needed: dict[str, int | None]
+    """By rule the fewest labelled questions with which it reaches the target acceptance in 80 % of calibrations:
+    interpolated in ln n between the simulated sizes, or the smallest size where that is enough already; None if the
+    largest is not."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -123,26 +108,22 @@ class Plan(Frozen):
                 f"{opening} The target of {self.target_acceptance:.0%} is above that: raise alpha, lower the target, "
                 "or improve the score.",
             )
-        return (opening, *map(self._in_words, self.needed))
+        return (opening, *(self._in_words(rule, n) for rule, n in self.needed.items()))
 
-    def _in_words(self, needed: Needed) -> str:
-        largest = max(row.n for row in self.rows)
+    def _in_words(self, rule: str, n: int | None) -> str:
+        smallest, largest = self.rows[0].n, self.rows[-1].n
         verb, labelled = ("accept", "labelled questions") if self.unit == "answer" else ("keep", "labelled answers")
         goal = f"to {verb} {self.target_acceptance:.0%} or more in {RELIABLY:.0%} of calibrations"
-        if needed.n is None:
-            near = f" (within simulation error it may take only {needed.low})" if needed.low is not None else ""
-            return f"{needed.rule} needs more than {largest} {labelled} {goal}{near}."
-        if needed.at_most:
-            return f"{needed.rule} needs at most {needed.n} {labelled} {goal}."
-        upper = f"more than {largest}" if needed.high is None else f"{needed.high}"
-        about = f"about {needed.n} {labelled} ({needed.low} to {upper} within simulation error)"
-        return f"{needed.rule} needs {about} {goal}."
+        number = f"more than {largest}"
+        if n is not None:
+            number = f"{'at most' if n == smallest else 'about'} {n}"
+        return f"{rule} needs {number} {labelled} {goal}."
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form, without the rows."""
         for name in ("alpha", "target_acceptance"):
             yield name, getattr(self, name)
-        yield "needed", {need.rule: need.n for need in self.needed}
+        yield "needed", self.needed
 
     def table(self) -> Table:
         """A row a rule and a column a number of labels: what is answered, and how often nothing is, in %."""
@@ -256,7 +237,7 @@ def plan(
             for r, rule in enumerate(rules)
             for s, n in enumerate(sizes)
         ),
-        needed=tuple(_needed(rule, sizes, reached[r].mean(axis=1), repetitions) for r, rule in enumerate(rules)),
+        needed={rule: _crossing(sizes, reached[r].mean(axis=1)) for r, rule in enumerate(rules)},
     )
 
 
@@ -307,22 +288,6 @@ def _row(rule: str, n: int, alpha: float, accepted: Floats, rate: Floats, reache
     )
 
 
-def _needed(rule: str, sizes: Sequence[int], share: Floats, repetitions: int) -> Needed:
-    """The sizes at which the share of calibrations that reach the target, and its 95 % band, pass 80 %."""
-    low_band, high_band = _wilson(share, repetitions)
-    # The upper band of the share crosses first, so it gives the lower end of n.
-    n, low, high = (_crossing(sizes, curve) for curve in (share, high_band, low_band))
-    return Needed(rule=rule, n=n, low=low, high=high, at_most=n is not None and n == sizes[0])
-
-
-def _wilson(share: Floats, size: int) -> tuple[Floats, Floats]:
-    """Wilson's 95 % interval of each share; unlike plus or minus two standard errors it is sound at 0 and 1."""
-    z = float(special.ndtri(0.975))
-    centre = (share + z**2 / (2 * size)) / (1 + z**2 / size)
-    half = z / (1 + z**2 / size) * np.sqrt(share * (1 - share) / size + z**2 / (4 * size**2))
-    return centre - half, centre + half
-
-
 def _crossing(sizes: Sequence[int], share: Floats) -> int | None:
     """The first n at which the share reaches 80 %, linear in ln n between sizes; None if it never does."""
     reached = np.flatnonzero(share >= RELIABLY)
@@ -371,12 +336,12 @@ def labels_needed(artifact: CalibrationArtifact, *, repetitions: int = 60, seed:
         repetitions=repetitions,
         seed=seed,
     )
-    (needed,) = simulated.needed
+    needed = simulated.needed[CERTIFIED]
     if simulated.oracle_acceptance == 0:
         return "More labels would hardly help: use a better score or model, or a larger alpha."
-    if needed.n is None:
+    if needed is None:
         return f"More than {_rounded(sizes[-1]):,} labels would be needed."
-    return f"About {_rounded(needed.n):,} labels would do in 4 of 5 cases."
+    return f"About {_rounded(needed):,} labels would do in 4 of 5 cases."
 
 
 def _rounded(n: int) -> int:
