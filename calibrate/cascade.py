@@ -34,8 +34,6 @@ from .scoring.apart import refuse_overlap
 from .scoring.scores import refuse_failed
 from .spec_syntax import estimator_flags
 
-__all__ = ["Matched", "certified_cascade", "counts", "fit_cascade", "matched", "matched_path", "path_counts"]
-
 RATIO = 0.5
 """How far earlier stages go: half the rank of the last stage's threshold among its own scores."""
 

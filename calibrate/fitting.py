@@ -21,8 +21,6 @@ from .rules.counts import Feasible as Threshold
 from .rules.items import AnswerItems
 from .rules.plug_in import default_k_min
 
-__all__ = ["DEFAULT_DELTA", "Target", "feasible", "fit", "one_of_each", "rule_for", "rule_named"]
-
 DEFAULT_DELTA: Final = 0.1
 """delta where a rule uses one and none is given."""
 

@@ -26,8 +26,6 @@ from guardrail.types import Frozen
 
 from .data.records import exclusive
 
-__all__ = ["Ledger", "Line", "counted", "follow", "ledger_of"]
-
 Fitted = TypeVar("Fitted", CalibrationArtifact, CascadeArtifact, RouterArtifact)
 Book: TypeAlias = "dict[tuple[str, str], Line]"
 log = logging.getLogger("guardrail")

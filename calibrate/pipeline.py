@@ -20,7 +20,7 @@ from .data.labels import refuse_contradictions
 from .data.questions import fingerprint
 from .data.record import package_versions
 from .data.records import Record, RecordFile, RecordHeader
-from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_question, split
+from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_question
 from .data.table import CUT, ENDED, RecordTable, table_of
 from .fitting import fit, rule_for, rule_named
 from .items.figures import item_figures
@@ -31,16 +31,6 @@ from .scoring.apart import refuse_overlap, without_ranked
 from .scoring.items import ScoredItems, with_cap
 from .scoring.scores import Scored, refuse_failed, scored_by, units_of
 from .spec_syntax import estimator_flags, items_flag, parse_rule
-
-__all__ = [
-    "FEWEST_LABELS",
-    "Groups",
-    "fit_artifact",
-    "part_header",
-    "refuse_few",
-    "split",
-]
-
 
 FEWEST_LABELS = 50
 """Labels below which a fit is refused unless it is asked for."""

@@ -27,8 +27,6 @@ from .pipeline import fit_artifact
 from .rules import Rule
 from .spec_syntax import parse_rule
 
-__all__ = ["ByGroup", "by_route", "fit_router"]
-
 
 class ByGroup(Frozen):
     """Settings of a fit with a certificate for each group."""

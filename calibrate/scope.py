@@ -29,19 +29,6 @@ from .data.table import LOOKED_AT, table_of
 from .scoring.metrics import ks_two_sample
 from .scoring.scores import refuse_failed
 
-__all__ = [
-    "FEWEST_COMPARED",
-    "POOL_FACTOR",
-    "SELECTED",
-    "check_labelled_part",
-    "cut_at",
-    "draw_digest",
-    "draw_to_label",
-    "refuse_scope_after_labels",
-    "waiting_of",
-    "waits_for_label",
-]
-
 POOL_FACTOR = 3
 """Questions within the scope per question to label, if the share was chosen after looking at the scores."""
 SELECTED = 1e-3

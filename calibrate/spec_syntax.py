@@ -19,17 +19,6 @@ from guardrail.items.spec import ITEMS
 from guardrail.plain_json import canonical_json
 from guardrail.specs import JudgeSpec
 
-__all__ = [
-    "assignment",
-    "cut",
-    "estimator_flags",
-    "items_flag",
-    "parse_name",
-    "parse_rule",
-    "rule_text",
-    "written",
-]
-
 _FROM_JUDGE = re.compile(r"\s*from_judge\((?!\s*judge\s*=)(?P<judge>.*)\)\s*", flags=re.DOTALL)
 """A judge as a similarity, in short: from_judge(exact). The long form is from_judge(judge={"name": "exact", ...})."""
 _NAMED = re.compile(r"(?P<name>[\w.-]+)(?:\((?P<params>.*)\))?", flags=re.DOTALL)

@@ -36,8 +36,6 @@ from .frame.options import CutOption, MapOption, RightOption, TableFlags
 from .frame.terminal import console, finish, print_line, print_warning, quiet, table
 from .frame.verdicts import print_audits, print_paths
 
-__all__ = ["audit"]
-
 COLOURS = {"refuted": "red", "supported": "green", "undecided": "yellow"}
 
 

@@ -26,8 +26,6 @@ from .frame.options import FILES, MODEL_HELP, SetOption, flags_under
 from .frame.settings import CollectSettings, load_settings, with_flags
 from .frame.terminal import finish, print_line
 
-__all__ = ["collect"]
-
 files_flag = flags_under(FILES)
 Engine = Literal["live", "ray", "batch", "export"]
 

@@ -30,8 +30,6 @@ from .frame.items import refuse_with_items
 from .frame.options import CutOption, ItemsOption, MapOption, RightOption, TableFlags
 from .frame.terminal import console, finish, print_line, table
 
-__all__ = ["evaluate"]
-
 ITEM_ALPHAS = (0.05, 0.1, 0.15, 0.2)
 SELECTING = (
     "These figures use the labels of all questions here, so to fit the best score on the same questions is a selection "

@@ -52,8 +52,6 @@ from .frame.verdicts import (
     print_router,
 )
 
-__all__ = ["fit"]
-
 promise_flag, test_flag = flags_under(PROMISE), flags_under(LABELS)
 
 

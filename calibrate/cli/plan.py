@@ -33,8 +33,6 @@ from .frame.items import refuse_with_items
 from .frame.options import EstimatorOption, ItemsOption, WithoutFailedOption, chosen_estimator
 from .frame.terminal import console, finish, print_line, table
 
-__all__ = ["plan", "sample"]
-
 
 @command("plan", "calibrating.md#plan-how-many-questions-to-label")
 def plan(

@@ -28,8 +28,6 @@ from .frame.options import CutOption, MapOption, RightOption, TableFlags, chosen
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_cascade, print_facts, print_more, print_router, print_verdict
 
-__all__ = ["report"]
-
 
 @command("report", "calibrating.md#report")
 def report(

@@ -52,8 +52,6 @@ from .frame.settings import RunSettings, load_settings, with_flags
 from .frame.terminal import console, print_line
 from .frame.verdicts import conclude, print_more
 
-__all__ = ["run"]
-
 
 @command("run", "calibrating.md#all-at-once")
 @with_flags(RunSettings)

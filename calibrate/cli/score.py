@@ -36,8 +36,6 @@ from .frame.options import ItemsOption, RecordsArgument, RewriteOption, flags_un
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_advice
 
-__all__ = ["score"]
-
 models_flag, items_flag = flags_under("Comparing answers"), flags_under("With --items")
 
 

@@ -38,8 +38,6 @@ from .progress import Progress, silent
 from .questions import Question, option_labels
 from .records import Record, RecordHeader, open_writer
 
-__all__ = ["Collected", "Drawing", "DrawingEngine", "Pace", "collect_records"]
-
 BATCH_SIZE = 16
 """Questions drawn at once by a native sampler."""
 CONCURRENCY = 16

@@ -44,8 +44,6 @@ from ..scoring.names import estimator_key
 from ..spec_syntax import items_flag
 from .promise_test import LEVEL, Audit, CascadeAudit, Shift, tested
 
-__all__ = ["audit", "audit_cascade", "audit_router", "prepared", "refuse_untestable", "shift_of"]
-
 
 def audit(
     artifact: CalibrationArtifact,

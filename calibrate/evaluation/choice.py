@@ -17,8 +17,6 @@ from ..data.table import table_of
 from ..scoring.apart import drawn_by_hash, refuse_overlap, training_of, without_ranked
 from ..scoring.metrics import AurocInterval, auroc_interval
 
-__all__ = ["AUTO", "FEWEST", "SHARE", "Chosen", "Ranked", "choose_score", "rank_estimators"]
-
 AUTO = "auto"
 """The word that a user writes in place of a score's name."""
 SHARE = 0.2

@@ -24,8 +24,6 @@ from ..rules.items import AnswerItems
 from ..scoring.metrics import ranking_of
 from .results import Estimate, Evaluation, EvaluationRow
 
-__all__ = ["RuleSpec", "SplitCounts", "evaluate", "row_of"]
-
 THREADS_FROM = 200_000
 """Fewest items for which two splits are computed at the same time."""
 

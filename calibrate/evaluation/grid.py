@@ -19,8 +19,6 @@ from ..spec_syntax import estimator_flags
 from .evaluate import RuleSpec, evaluate
 from .results import Cell, EvaluationGrid
 
-__all__ = ["evaluate_grid", "keys_of"]
-
 
 def evaluate_grid(
     pools: Sequence[RecordFile],

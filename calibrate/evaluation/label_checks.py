@@ -23,23 +23,6 @@ from ..data.table import table_of
 from ..scoring.compute import score_records
 from ..scoring.names import estimator_key
 
-__all__ = [
-    "EXTREME",
-    "Merged",
-    "Missed",
-    "Suspicious",
-    "broken_labels",
-    "judge_to_look_at",
-    "labelled_answers",
-    "lowest",
-    "merged",
-    "missed",
-    "missed_text",
-    "refuse_broken",
-    "suspicious",
-    "unread_answers",
-]
-
 EXTREME = 0.1
 """A score is very certain (uncertain) when at most this share of the questions is more certain (uncertain) still."""
 

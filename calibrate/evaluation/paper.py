@@ -8,19 +8,6 @@ from dataclasses import dataclass
 from .evaluate import RuleSpec
 from .results import EvaluationRow
 
-__all__ = [
-    "ALPHA",
-    "ALPHAS",
-    "DELTA",
-    "FIGURE",
-    "METHODS",
-    "NAMES",
-    "TABLES",
-    "Experiment",
-    "experiment",
-    "rule_with_name",
-]
-
 ALPHA, ALPHAS = 0.15, (0.05, 0.1, 0.15, 0.2, 0.25)
 """The paper's alpha, and those of its risk levels."""
 DELTA = 0.05

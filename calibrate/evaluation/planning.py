@@ -25,18 +25,6 @@ from ..spec_syntax import parse_rule
 from .populations import ItemPilot, Population
 from .results import Estimate
 
-__all__ = [
-    "DEFAULT_SIZES",
-    "RELIABLY",
-    "SCOPES",
-    "Plan",
-    "PlanRow",
-    "ScopeRow",
-    "labels_needed",
-    "plan",
-    "plan_scope",
-]
-
 DEFAULT_SIZES = (100, 200, 300, 500, 1000, 1500, 3000)
 SCOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
 """Shares of the scores that `plan_scope` compares."""

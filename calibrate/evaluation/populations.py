@@ -19,8 +19,6 @@ from ..rules.items import AnswerItems
 from ..scope import cut_at
 from ..scoring.metrics import auroc as auroc_of
 
-__all__ = ["ItemPilot", "Population", "error_probabilities", "gap"]
-
 FEWEST_IN_PILOT = 20
 """Labelled questions below which a pilot is refused."""
 POINTS = 50_000

@@ -20,11 +20,6 @@ from ..judging import GateCounts
 from ..rules import certifies
 from ..rules.certificate import tail, upper_bound
 
-__all__ = [
-    *("ALONE", "DIFFERENT", "LEVEL", "Audit", "CascadeAudit", "PromiseTest", "Shift", "Verdict"),
-    *("audit_counts", "labelled_needed", "tested"),
-]
-
 LEVEL = 0.05
 """Default probability of refuting a gate whose error rate is exactly the target."""
 DIFFERENT = 0.01

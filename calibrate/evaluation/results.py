@@ -19,11 +19,6 @@ from guardrail.types import Frozen
 from ..rules.counts import Floats
 from ..spec_syntax import rule_text
 
-__all__ = [
-    *("FEW_NOTE", "FEW_SPLITS", "FIGURES", "OF_ITEMS", "SHORT", "Cell", "Estimate", "Evaluation", "EvaluationGrid"),
-    *("EvaluationRow", "cells", "csv_text", "few", "meaning"),
-]
-
 
 class Estimate(Frozen):
     """A figure with its Monte-Carlo standard error over splits."""

@@ -36,9 +36,6 @@ from ..data.records import GIVEN, Record, RecordFile
 from ..data.rows import read_rows
 from ..rules.items import check_cap
 
-__all__ = ["cap_of_counts", "compare_with_gold", "label_items", "labels_by_hand", "labels_of_file"]
-__all__ += ["measure_records", "spec_of_answers", "stored_spec"]
-
 REFERENCE = "item_reference"
 """Name of the label rule that compares JSON fields with a reference, each by its judge."""
 MOST_PATHS = 30

@@ -17,8 +17,6 @@ from ..data.formats.read import Imported, import_rows
 from ..data.row import RawRow, is_missing, read_list
 from ..data.rows import Found, open_rows
 
-__all__ = ["import_document_rows", "import_documents"]
-
 _PLAIN = ("id", "question", "group", "model")
 """Fields that are read as everywhere."""
 _DOCUMENTS = ("references", "samples", "answer")

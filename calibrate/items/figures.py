@@ -19,8 +19,6 @@ from ..rules import RULES
 from ..rules.certificate import interval
 from ..rules.items import AnswerItems
 
-__all__ = ["PATHS", "PathRow", "item_facts", "item_figures", "path_rows", "path_warnings", "paths_table"]
-
 PATHS = ("path", "items", "wrong", "kept", "wrong among kept")
 """Heads of `paths_table`."""
 

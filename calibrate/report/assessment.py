@@ -38,11 +38,6 @@ from ..evaluation.promise_test import ALONE, Audit
 from ..judging import GateCounts
 from .facts import auroc_of, left_out
 
-__all__ = [
-    *("MOST_WARNINGS", "ArtifactVerdict", "Found", "VerdictText", "next_steps", "ranking"),
-    *("second_look", "standing", "undecided_answers", "unread", "verdict_text", "warnings"),
-]
-
 MOST_WARNINGS = 2
 """Warnings that a fit shows at once; the report has the others."""
 

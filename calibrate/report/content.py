@@ -28,11 +28,6 @@ from ..rules import RULES
 from ..scoring.items import ScoredItems
 from .assessment import second_look
 
-__all__ = [
-    *("Card", "Line", "Part", "Section", "categories", "contradictions", "headings", "headline", "item_cards"),
-    *("item_sections", "label_sections", "reading", "rule_table", "score_table"),
-]
-
 NO_RULE = "none"
 """Name of the row without a rule."""
 MOST_ROWS = 8

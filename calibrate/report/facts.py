@@ -15,8 +15,6 @@ from guardrail.sampling.follow_ups import SCORE, scorer_of
 from ..items.figures import item_facts
 from ..scoring.metrics import AurocInterval, auroc_interval
 
-__all__ = ["auroc_of", "describe_spec", "facts", "left_out"]
-
 _HIDDEN = ("diagnose", "support", "version")
 
 

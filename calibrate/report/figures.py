@@ -21,11 +21,6 @@ from ..evaluation.results import FEW_SPLITS, EvaluationRow
 from ..rules.certificate import interval
 from ..scoring.metrics import RiskCoverage, risk_coverage_curve
 
-__all__ = [
-    *("COLOURS", "NARROW", "Draw", "Figure", "Items", "across_alpha", "fitting", "render", "risk_coverage"),
-    *("score_histogram", "style"),
-]
-
 _BAND_POINTS = 160
 _FEW = 60
 _FEW_VALUES = 40

@@ -44,8 +44,6 @@ from .content import (
 from .facts import auroc_of, facts
 from .figures import Figure, Items, across_alpha, risk_coverage, score_histogram
 
-__all__ = ["Report", "compare_rules", "sweep", "write_report"]
-
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Alphas of the sweep, as multiples of the artifact's."""
 

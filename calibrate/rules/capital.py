@@ -20,8 +20,6 @@ from guardrail.errors import UsageError
 from .certificate import SHARE, passes, walk
 from .counts import TOLERANCE, Counts, Floats, Infeasible, Ints, Result, check_share, counts
 
-__all__ = ["capital", "certified_groups", "excess_mean", "excess_total", "first_to_test", "p_capital"]
-
 LARGEST_STAKE = 0.9  # of the capital; 1 would lose all of it on the first unit that is wholly wrong
 _CELLS = 2_000_000  # units times thresholds that are held in memory at a time
 

@@ -12,9 +12,6 @@ from scipy import special
 
 from .counts import Bools, Feasible, Floats, Infeasible, Ints, Result, check_share, counts
 
-__all__ = ["SHARE", "certified", "fewest_accepted", "interval", "most_errors", "passes", "smallest", "start", "tail"]
-__all__ += ["upper_bound", "walk", "walk_of_tests"]
-
 SHARE = 0.25  # default share of the units that the first tested threshold accepts
 LATEST_START = 10  # the walk begins at most where this many errors pass: later, it would lose answers for nothing
 

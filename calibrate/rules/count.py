@@ -12,8 +12,6 @@ from guardrail.errors import UsageError
 from .certificate import most_errors
 from .counts import TOLERANCE, Infeasible, Result, check_share, counts
 
-__all__ = ["count_threshold", "crc_joint"]
-
 
 def count_threshold(s: ArrayLike, alpha: float, delta: float | None = None) -> float | None:
     """The limit below which every threshold t has P(s <= t) <= alpha.

@@ -36,9 +36,6 @@ from .counts import Counts, Feasible, Floats, Infeasible, Ints, Result, check_sh
 from .counts import counts as counted
 from .counts import items as checked
 
-__all__ = ["AnswerItems", "by_rows", "check_cap", "clean_answers", "clean_shown", "wrong_share"]
-__all__ += ["wrong_share_per_answer"]
-
 
 @dataclass(frozen=True)
 class AnswerItems:

@@ -19,8 +19,6 @@ from guardrail.errors import UsageError
 from .certificate import most_errors
 from .counts import TOLERANCE, Bools, Counts, Infeasible, Result, check_share, counts
 
-__all__ = ["acrc", "clopper_pearson", "default_k_min", "empirical", "fixed_quantile", "hoeffding", "lec"]
-
 
 def fixed_quantile(
     u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 0.1, *, quantile: float = 0.5

@@ -17,9 +17,10 @@ from calibrate.data.formats.questions import read_questions
 from calibrate.data.progress import bar
 from calibrate.data.questions import Question, option_labels
 from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.data.split import split
 from calibrate.fitting import fit
 from calibrate.judging import GateCounts, held_out
-from calibrate.pipeline import fit_artifact, split
+from calibrate.pipeline import fit_artifact
 from calibrate.report import compare_rules, write_report
 from calibrate.scope import cut_at
 from calibrate.scoring.compute import score_records

@@ -19,8 +19,9 @@ from calibrate.correctness import label_records, make_rule
 from calibrate.data.collect import collect_records
 from calibrate.data.progress import bar
 from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.data.split import split
 from calibrate.judging import GateCounts, held_out
-from calibrate.pipeline import fit_artifact, split
+from calibrate.pipeline import fit_artifact
 from calibrate.report import write_report
 from calibrate.scoring.compute import score_records
 from calibrate.scoring.scores import arrays

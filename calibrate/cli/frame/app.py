@@ -21,9 +21,6 @@ from guardrail.foreign_errors import show_details
 
 from .terminal import errors
 
-__all__ = ["COMMANDS", "app", "command", "first_problem"]
-
-
 COMMANDS = {
     "plan": (
         "plan",

@@ -14,8 +14,6 @@ from ...data.questions import Question
 from .settings import CollectSettings
 from .terminal import console, print_line
 
-__all__ = ["ask"]
-
 
 def ask(
     questions: Sequence[Question],

@@ -31,8 +31,6 @@ from .options import TableFlags, chosen_estimator
 from .terminal import print_line
 from .verdicts import print_choice, print_fitted
 
-__all__ = ["FitJob", "Fitted", "Opened", "finish_fit", "fit_by_rule", "open_job", "save_fit"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitJob:

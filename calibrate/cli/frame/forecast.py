@@ -18,8 +18,6 @@ from ...scoring.compute import uses_models
 from ...scoring.names import estimator_key
 from .settings import CollectSettings
 
-__all__ = ["asking", "judging"]
-
 SECONDS = 1.0
 """Seconds an answer of local weights, where none on file was timed: an assumption, and the forecast says so."""
 _VARIABLE = {"selfcheck_prompt"}

@@ -24,9 +24,6 @@ from ...items.answers import (
 from ...spec_syntax import assignment, parse_name
 from .terminal import console, print_line, table
 
-__all__ = ["ScoreItems", "label_by_items", "refuse_with_items", "refuse_without_items", "score_by_items"]
-
-
 # -- Options -----------------------------------------------------------------------------------------------------------
 
 

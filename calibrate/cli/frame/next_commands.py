@@ -18,8 +18,6 @@ from ...rules import RULES
 from ...scoring.names import usual_key
 from ...spec_syntax import estimator_flags, rule_text
 
-__all__ = ["fit_flags", "fresh_command", "listed", "next_step"]
-
 
 def listed(paths: Iterable[Path | str]) -> str:
     """Quote file names for a shell."""

@@ -17,32 +17,6 @@ from ...reviews import Missing
 from ...scoring.names import key_of
 from .terminal import print_line
 
-__all__ = [
-    "ASKING",
-    "COLUMNS",
-    "FILES",
-    "LABELS",
-    "MODEL_HELP",
-    "PROMISE",
-    "SCORES",
-    "WHAT",
-    "CutOption",
-    "EstimatorOption",
-    "ItemsOption",
-    "MapOption",
-    "MissingOption",
-    "RecordsArgument",
-    "RewriteOption",
-    "RightOption",
-    "SetOption",
-    "TableFlags",
-    "WithoutFailedOption",
-    "chosen_estimator",
-    "flags_under",
-    "share_or_smallest",
-]
-
-
 MODEL_HELP = "transformers:PATH, openai-compatible:NAME@URL, python:MODULE:NAME, openai:gpt-4o-mini, ..."
 
 

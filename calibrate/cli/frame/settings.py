@@ -30,8 +30,6 @@ from ...data.split import Repeats
 from ...scoring.names import parse_estimator, usual_estimator
 from .options import ASKING, MODEL_HELP, PROMISE, SCORES, WHAT
 
-__all__ = ["CollectSettings", "ImportedPlan", "RunSettings", "load_settings", "with_flags"]
-
 OTHER_TURNS = "Conversations with turns that were not calibrated: refuse, or mark answers as without the promise."
 
 

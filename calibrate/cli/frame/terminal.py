@@ -19,19 +19,6 @@ from rich.text import Text
 
 from guardrail.plain_json import visible
 
-__all__ = [
-    "GAP",
-    "VisibleConsole",
-    "console",
-    "errors",
-    "finish",
-    "print_line",
-    "print_warning",
-    "quiet",
-    "shortened",
-    "table",
-]
-
 
 class VisibleConsole(Console):
     """Prints lines that are longer than the terminal in full, which the terminal then wraps.

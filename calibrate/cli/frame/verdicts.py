@@ -26,22 +26,6 @@ from ...report.content import score_table
 from ...scoring.items import ScoredItems
 from .terminal import GAP, console, finish, print_line, table
 
-__all__ = [
-    "conclude",
-    "print_advice",
-    "print_audits",
-    "print_cascade",
-    "print_choice",
-    "print_facts",
-    "print_fits",
-    "print_fitted",
-    "print_lines",
-    "print_more",
-    "print_paths",
-    "print_router",
-    "print_verdict",
-]
-
 
 def print_lines(lines: Sequence[str], *, answers: bool) -> None:
     """Print `guardrail.describe.summary`: threshold and promise on one line where that fits."""

@@ -16,12 +16,13 @@ from calibrate.cli.frame.terminal import VisibleConsole, console, table
 from calibrate.cli.frame.verdicts import print_more, print_verdict
 from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.data.split import split
 from calibrate.evaluation.grid import evaluate_grid
 from calibrate.evaluation.paper import METHODS
 from calibrate.evaluation.planning import plan
 from calibrate.evaluation.results import EvaluationGrid
 from calibrate.ledger import ledger_of
-from calibrate.pipeline import fit_artifact, part_header, split
+from calibrate.pipeline import fit_artifact, part_header
 from calibrate.report.assessment import verdict_text
 from calibrate.scoring.apart import training_of
 from guardrail.artifact import CalibrationArtifact

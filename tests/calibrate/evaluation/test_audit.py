@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from calibrate.cli.audit import _print_drift
 from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.data.split import split
 from calibrate.evaluation.audit import audit, prepared, shift_of
 from calibrate.evaluation.promise_test import audit_counts, labelled_needed
-from calibrate.pipeline import fit_artifact, part_header, split
+from calibrate.pipeline import fit_artifact, part_header
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import CALLS
 from guardrail.errors import UsageError

@@ -218,7 +218,7 @@ def test_no_number_of_labels_is_named_where_none_would_do_or_none_is_needed() ->
     )
     said = labels_needed(hopeless.model_copy(update={"calibration": reversed_scores}))
     assert said == "More labels would hardly help: use a better score or model, or a larger alpha."
-    assert labels_needed(infeasible(0.5, seed=1)) == "More than 3,900 labels would be needed."  # 13 times the 300 labels
+    assert labels_needed(infeasible(0.5, seed=1)) == "More than 3,900 labels would be needed."
     assert labels_needed(make_artifact(ScriptedChat())) is None
     tiny = CalibrationScores(uncertainty=(0.1,) * 5, error=(0, 1, 0, 0, 0))
     assert labels_needed(infeasible(0.6).model_copy(update={"calibration": tiny})) is None  # five make no population

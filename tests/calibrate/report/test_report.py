@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from calibrate.data.records import Record, RecordFile
+from calibrate.data.split import split
 from calibrate.evaluation.label_checks import Suspicious
-from calibrate.pipeline import fit_artifact, split
+from calibrate.pipeline import fit_artifact
 from calibrate.report import Report, assessment, compare_rules, write_report
 from calibrate.report.content import contradictions
 from calibrate.report.page import sweep

@@ -12,7 +12,8 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from playwright.sync_api import sync_playwright
 
 from calibrate.data.records import RecordFile
-from calibrate.pipeline import fit_artifact, split
+from calibrate.data.split import split
+from calibrate.pipeline import fit_artifact
 from calibrate.report import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
