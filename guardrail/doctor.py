@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import re
 import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distributions, version
 from shutil import get_terminal_size
@@ -25,7 +25,8 @@ from .describe import answer_if, asked, nouns_of, promises, target_text, warning
 from .errors import GuardrailError, UsageError
 from .foreign_errors import server_words
 from .items.gate import gate_of
-from .judges import Judge, Similarity, with_majority
+from .judges import with_majority
+from .judges.base import Comparer
 from .notebook import percent
 from .outcome import Infeasible
 from .plain_json import visible
@@ -97,26 +98,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-age-days", type=float, default=OLD, metavar="N", help="warn of an older calibration (default: 180)"
     )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, print, and return 1 when anything failed."""
-    findings = []
-    if not arguments.json and any(not name.startswith("transformers:") for name in arguments.model or ()):
+    failed = False
+    if any(not name.startswith("transformers:") for name in arguments.model or ()):
         print("probing the endpoint, which takes about ten calls ...", flush=True)  # noqa: T201
     for finding in examine(
         arguments.artifact, arguments.model, scorer=arguments.scorer, max_age=arguments.max_age_days
     ):
-        findings.append(finding)
-        if not arguments.json:
-            line = _shown(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")
-            print(f"{RED}{line}{PLAIN}" if finding.status != "ok" and sys.stdout.isatty() else line)  # noqa: T201
-            if finding.fix:
-                print(_shown(f"      -> {finding.fix}"))  # noqa: T201
-    failed = any(finding.status == "fail" for finding in findings)
-    if arguments.json:
-        print(json.dumps({"ok": not failed, "findings": [asdict(f) for f in findings]}, indent=1))  # noqa: T201
+        failed = failed or finding.status == "fail"
+        line = _shown(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")
+        print(f"{RED}{line}{PLAIN}" if finding.status != "ok" and sys.stdout.isatty() else line)  # noqa: T201
+        if finding.fix:
+            print(_shown(f"      -> {finding.fix}"))  # noqa: T201
     return int(failed)
 
 
@@ -284,10 +280,7 @@ def _guard(artifact: CalibrationArtifact, model: Model | None, scorer: Scorer | 
         estimator = made
         yield Finding("score", "ok", f"{estimator.name} version {estimator.version} can be made")
         yield _needs(plan, estimator)
-        if estimator.judge is not None:
-            yield _judge(estimator.judge)
-        if estimator.similarity is not None:
-            yield _similarity(estimator.similarity)
+        yield from map(_compares, filter(None, (estimator.judge, estimator.similarity)))
     if model is None:
         yield Finding("model", "warn", "not checked", "name it with --model")
         return
@@ -357,7 +350,6 @@ def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
     return Finding("plan for the score", "ok", f"draws what {estimator.name} needs: {drawn}")
 
 
-OTHER_WEIGHTS = "check its model and revision"
 CALL_A, CALL_B = (f'[{{"arguments":{{}},"name":"{name}"}}]' for name in ("open", "close"))
 PAIRS = (
     (("Paris", "Paris"), ("Paris", "Rome")),
@@ -367,31 +359,21 @@ PAIRS = (
 """An equal and a different pair, as texts, numbers and tool calls: a judge needs to know only one of the kinds."""
 
 
-def _judge(judge: Judge) -> Finding:
-    """Whether the judge tells equal from different answers."""
-    name, start = judge.spec.name, time.perf_counter()
+def _compares(comparer: Comparer) -> Finding:
+    """Whether a judge or a similarity tells equal from different answers."""
+    role, name, start = comparer.role, comparer.spec.name, time.perf_counter()
     try:
-        told = [tuple(judge.equivalent(QUESTION, list(pairs))) for pairs in PAIRS]
+        answers = [comparer.answers([(QUESTION, *pair) for pair in pairs]) for pairs in PAIRS]
+        told = [tuple(math.nan if each is None else comparer.read(each) for each in both) for both in answers]
+        tells = any(same > other for same, other in told)
     except Exception as error:  # user code may raise anything
         detail = f"{name}: {type(error).__name__}: {error}"
-        return Finding("judge", "fail", detail, "fix it; until then every question abstains")
-    if (True, False) in told:
+        return Finding(role, "fail", detail, "fix it; until then every question abstains")
+    if tells:
         seconds = time.perf_counter() - start
-        return Finding("judge", "ok", f"{name} tells equal from different answers ({seconds:.2f} s)")
-    return Finding("judge", "fail", f"{name} does not tell equal from different answers: {told}", OTHER_WEIGHTS)
-
-
-def _similarity(similarity: Similarity) -> Finding:
-    """Whether the similarity rates equal answers above different ones."""
-    name = similarity.spec.name
-    try:
-        same, other = similarity.similarity(QUESTION, list(PAIRS[0]))
-    except Exception as error:  # user code may raise anything
-        return Finding("similarity", "fail", f"{name}: {type(error).__name__}: {error}", "fix it")
-    if same is not None and other is not None and same > other:
-        return Finding("similarity", "ok", f"{name} rates equal answers {same:.2f} and different ones {other:.2f}")
-    rated = f"{name} rates equal answers {same} and different ones {other}"
-    return Finding("similarity", "fail", rated, OTHER_WEIGHTS)
+        return Finding(role, "ok", f"{name} tells equal from different answers ({seconds:.2f} s)")
+    detail = f"{name} does not tell equal from different answers: {told}"
+    return Finding(role, "fail", detail, "check its model and revision")
 
 
 # -- the model --------------------------------------------------------------------------------------------------------

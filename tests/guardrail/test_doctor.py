@@ -93,24 +93,20 @@ def test_findings_cannot_command_a_terminal(
     hostile = "a\x1b]0;owned\x07\x9b2J\u202eb"
     findings = [Finding("answer", "warn", hostile, f"Correct {hostile}.")]
     monkeypatch.setattr("guardrail.doctor.examine", lambda *_, **__: findings)
-    for arguments in (["doctor"], ["doctor", "--json"]):
-        assert main(arguments) == 0
-        printed = capsys.readouterr().out
-        assert printed.replace("\n", "").isprintable()
-        assert printed.count(r"\x9b2J\u202eb" if len(arguments) == 1 else r"\u009b2J\u202eb") == 2
+    assert main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.replace("\n", "").isprintable()
+    assert printed.count(r"\x9b2J\u202eb") == 2
 
 
-def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", saved(tmp_path), "--model", SCRIPTED, "--json"]) == 0
-    findings = json.loads(capsys.readouterr().out)
-    assert findings["ok"] is True
-    checks = [finding["check"] for finding in findings["findings"]]
-    assert checks == [
+def test_every_check_is_made(tmp_path: Path) -> None:
+    findings = list(examine(saved(tmp_path), SCRIPTED))
+    assert [finding.check for finding in findings] == [
         "artifact", "threshold", "gate", "promise", "age", "score", "plan for the score",
         "judge", "model", "endpoint", "requests", "sampling", "measuring", "cost of a question",
     ]  # fmt: skip
     # The gate of `make_artifact` accepts its one calibration question.
-    assert [finding["check"] for finding in findings["findings"] if finding["status"] != "ok"] == ["gate"]
+    assert [finding.check for finding in findings if finding.status != "ok"] == ["gate"]
 
 
 def test_the_promise_is_printed_and_a_gate_that_stops_nothing_in_red(
@@ -422,7 +418,7 @@ def test_a_plan_that_the_model_cannot_follow_is_a_finding_before_any_call(tmp_pa
 
 
 def test_judges_that_cannot_judge_fail() -> None:
-    from guardrail.doctor import _judge
+    from guardrail.doctor import _compares
     from guardrail.judges import Judge, JudgeSpec, list_judges, make_judge
 
     class Broken(Judge):
@@ -437,9 +433,9 @@ def test_judges_that_cannot_judge_fail() -> None:
     judge = Broken()
     for answers in ((True, True), (False, False), (None, None), RuntimeError("no weights")):
         judge.answers = answers
-        assert _judge(judge).status == "fail"
+        assert _compares(judge).status == "fail"
     for name in {"exact", "numeric", "text", "tool_call"} & set(list_judges()):
-        assert _judge(make_judge(name)).status == "ok", name
+        assert _compares(make_judge(name)).status == "ok", name
 
 
 def test_a_server_that_does_not_run_is_one_finding(tmp_path: Path) -> None:
