@@ -16,7 +16,6 @@ from ..errors import UsageError, require
 from ..files import sqlite_path
 from ..plain_json import visible
 from .destinations import Destination, Format
-from .limits import check_seconds
 from .web.accounts import Accounts, Role, add_token
 
 if TYPE_CHECKING:
@@ -144,7 +143,6 @@ def _serve(arguments: argparse.Namespace) -> int:
     from .web.app import review_app, server_of
 
     accounts = _accounts(arguments.tokens)
-    check_seconds("--lease", arguments.lease, "Use 600.")
     webhook = os.environ.get(ENV_WEBHOOK)
     if _destinations(None) and not webhook:
         raise UsageError(f"{ENV_NOTIFY} needs {ENV_WEBHOOK}, too: only a process that delivers sends messages.")

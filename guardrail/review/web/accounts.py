@@ -117,19 +117,13 @@ class Accounts:
         return (*self._fixed, *self._read)
 
     def by_token(self, token: str) -> Account | None:
-        """The account with this token. Compares with every hash, each in constant time."""
-        digest, match = _hash(token), None
-        for account in self.all():
-            if hmac.compare_digest(digest, account.sha256):
-                match = account
-        return match
+        """The account with this token."""
+        return self.by_hash(_hash(token))
 
-    def by_name(self, name: str, sha256: str) -> Account | None:
-        """The account of this name, if it still has this token."""
-        for account in self.all():
-            if account.name == name and hmac.compare_digest(account.sha256, sha256):
-                return account
-        return None
+    def by_hash(self, sha256: str) -> Account | None:
+        """The account whose token has this hash. Compares with every hash, each in constant time."""
+        matches = [account for account in self.all() if hmac.compare_digest(account.sha256, sha256)]
+        return matches[0] if matches else None
 
 
 class Sessions:
@@ -149,13 +143,13 @@ class Sessions:
     def begin(self, account: Account) -> str:
         """Begin a session, independent of any earlier one; returns its cookie."""
         cookie = secrets.token_hex(32)
-        self._keys.add(_session(cookie), json.dumps([account.name, account.sha256]), LIFETIME)
+        self._keys.add(_session(cookie), account.sha256, LIFETIME)
         return cookie
 
     def account(self, cookie: str) -> Account | None:
         """The account that signed in; None if it has signed out since, or if its token was withdrawn."""
         session = self._keys.get(_session(cookie)) if cookie else None
-        return None if session is None else self._accounts.by_name(*json.loads(session))
+        return None if session is None else self._accounts.by_hash(session)
 
     def end(self, cookie: str) -> None:
         """End a session, if the cookie has one, in all processes."""

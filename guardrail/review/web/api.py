@@ -6,8 +6,6 @@ on the page.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -102,7 +100,7 @@ class Api:
             raise PageError(403, "For systems", 'The API takes tokens of the role "system" only.')
         body = await self._body(request, most) if most else b""
         status, content = await run_in_threadpool(handler, request, account, body)
-        return JSONResponse(content, status, {"ETag": f'"{content["version"]}"'})
+        return JSONResponse(content, status)
 
     async def _body(self, request: Request, most: int) -> bytes:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -111,17 +109,14 @@ class Api:
         return await request.body()
 
     def show(self, request: Request, _: Account, __: bytes) -> Reply:
-        """One item with its content, state and version."""
+        """One item with its content and state."""
         return 200, self._shown(self._store.item(request.path_params["item"]))
 
     def decide(self, request: Request, account: Account, body: bytes) -> Reply:
         """Decide an item.
 
         A request that is sent again changes nothing: the same decision gets the decided item again, 409 another one.
-
-        ``If-Match``: the item's version; 412 if the version has changed.
         """
-        match = request.headers.get("if-match", "*").strip()
         item = self._store.item(request.path_params["item"])
         try:
             posted = _DecisionBody.model_validate_json(body)
@@ -133,9 +128,6 @@ class Api:
             text = f"reviewer: a printable name; with the system's it has at most {LONGEST_NAME} characters"
             raise PageError(422, "This decision cannot be read", text)
         if item.decision is None:
-            if match != "*" and f'"{_version(item)}"' not in [tag.strip() for tag in match.split(",")]:
-                text = "The item has changed since this version was read. Read it again."
-                raise PageError(412, "Another version", text)
             lease = self._store.claim(name, seconds=RUNNING, item=item.id)
             if lease is not None:
                 try:
@@ -169,15 +161,8 @@ class Api:
             for each in shown["content"].get("items", ()):
                 each |= {"uncertainty": None, "detail": ""}
         undone = self._store.left_undone([item.id]).get(item.id)
-        return {"ticket": item.id, "version": _version(item), **shown, "left_undone": undone}
+        return {"ticket": item.id, **shown, "left_undone": undone}
 
 
 def _unauthorized(text: str) -> PageError:
     return PageError(401, "Not authorized", text, {"WWW-Authenticate": "Bearer"})
-
-
-def _version(item: Item) -> str:
-    """Hash of the content and the decision; it does not change when a reviewer takes the item."""
-    open_ = item.state in ("pending", "claimed")
-    parts = [item.id, open_, item.content.model_dump_json(), item.decision and item.decision.model_dump_json()]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -12,14 +12,13 @@ from pathlib import Path
 import uvicorn
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import StoreUnavailableError
 from ..keys import ExpiringKeys
@@ -84,7 +83,7 @@ def review_app(
         Mount("/static", StaticFiles(directory=Path(str(files("guardrail.review.web") / "static")))),
     ]
     middleware = [
-        Middleware(_SecurityHeaders),
+        Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
         Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
     ]
     return Starlette(
@@ -102,20 +101,10 @@ def server_of(app: Starlette) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-class _SecurityHeaders:
-    """Adds the security headers to every response."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                if not scope["path"].startswith("/static/"):
-                    headers["Cache-Control"] = "no-store"
-            await send(message)
-
-        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+async def _with_headers(request: Request, respond: RequestResponseEndpoint) -> Response:
+    """A response with the security headers."""
+    response = await respond(request)
+    response.headers.update(HEADERS)
+    if not request.url.path.startswith("/static/"):
+        response.headers["Cache-Control"] = "no-store"
+    return response

@@ -1,4 +1,4 @@
-"""The API for other systems: who may decide what, versions, and requests that are sent again."""
+"""The API for other systems: who may decide what, and requests that are sent again."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ def system(store: ReviewStore) -> TestClient:
     return client
 
 
-def decide(system: TestClient, ticket: str, body: dict[str, Any] = APPROVE, **headers: str) -> Any:
-    names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return system.post(f"/api/items/{ticket}/decide", json=body, headers=names)
+def decide(system: TestClient, ticket: str, body: dict[str, Any] = APPROVE) -> Any:
+    return system.post(f"/api/items/{ticket}/decide", json=body)
 
 
 def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system: TestClient) -> None:
@@ -43,7 +42,7 @@ def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system
     assert Content.model_validate(item_fields["content"]) == item.content
     assert "callback" not in item_fields, "it may hold a secret"
     body = {"action": "edit", "text": "V. Woolf", "note": "checked", "reviewer": "Dora"}
-    decided = decide(system, item.id, body, If_Match=shown.headers["ETag"])
+    decided = decide(system, item.id, body)
     assert decided.status_code == 200
     assert decided.json()["decision"]["candidate"]["text"] == "V. Woolf"
     for shown in (decided, system.get(f"/api/items/{item.id}"), decide(system, item.id, {**body, "text": "Woolf"})):
@@ -79,8 +78,8 @@ def test_an_answer_to_label_is_blind_until_it_is_decided(store: ReviewStore, sys
     item = store.enqueue(to_label)
     shown = system.get(f"/api/items/{item.id}")
     assert shown.json()["content"]["alternatives"] == []
-    decided = decide(system, item.id, {"action": "reject", "reviewer": "Dora"}, If_Match=shown.headers["ETag"])
-    assert decided.status_code == 200, "the version is that of the stored item"
+    decided = decide(system, item.id, {"action": "reject", "reviewer": "Dora"})
+    assert decided.status_code == 200
     assert decided.json()["content"]["alternatives"] == [list(pair) for pair in shares]
 
 
@@ -168,24 +167,6 @@ def test_an_item_nobody_waits_for_is_gone(store: ReviewStore, system: TestClient
     assert decide(system, item.id).status_code == 410
     store.expire()
     assert decide(system, item.id).status_code == 410
-
-
-def test_only_the_version_that_was_read_is_decided(store: ReviewStore, system: TestClient, now: list[float]) -> None:
-    item = store.enqueue(held_back(), key="k", expires_in=10)
-    other = store.enqueue(held_back("Another question?"))
-    read = system.get(f"/api/items/{item.id}").headers["ETag"]
-    assert decide(system, other.id, If_Match=read).status_code == 412
-    assert decide(system, item.id, If_Match='"old"').status_code == 412
-    now[0] += 10
-    store.expire()
-    closed = system.get(f"/api/items/{item.id}").headers["ETag"]
-    assert closed != read
-    store.enqueue(held_back(), key="k", expires_in=100, reopen=True)
-    lease = claim(store, "ann", item=item.id)
-    store.release(lease)
-    assert decide(system, item.id, If_Match=closed).status_code == 412
-    assert decide(system, item.id, If_Match=f'"x", {read}').status_code == 200
-    assert decide(system, other.id, If_Match="*").status_code == 200
 
 
 def test_a_request_that_met_a_broken_database_can_be_sent_again(

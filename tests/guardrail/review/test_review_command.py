@@ -59,11 +59,6 @@ def test_an_address_of_another_machine(capsys: pytest.CaptureFixture[str]) -> No
     assert "cannot listen on name.invalid" in refused(capsys, "--host", "name.invalid")
 
 
-@pytest.mark.parametrize("lease", ["inf", "nan", "0", "-5", "1e15"])
-def test_a_lease_that_cannot_be(capsys: pytest.CaptureFixture[str], lease: str) -> None:
-    assert "--lease must be above 0 seconds and at most ten years" in refused(capsys, f"--lease={lease}")
-
-
 def test_what_runs_while_it_serves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     observed: dict[str, Any] = {}
 

@@ -31,7 +31,7 @@ from guardrail.review.errors import StoreUnavailableError
 from guardrail.review.item import frozen
 from guardrail.review.limits import LONGEST, storable, without_surrogates
 from guardrail.review.web.choices import choices_of
-from guardrail.sampling.effects import arun, run
+from guardrail.sampling.effects import run
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall
 from tests.guardrail.review.test_review_hooks import QUESTION, guarded
@@ -291,12 +291,3 @@ def test_a_guard_abstains_where_its_answer_cannot_be_queued(store: ReviewStore) 
     assert {(event.what, event.detail["reason"]) for event in store.trail()} == {
         ("not_queued", "this verdict cannot be stored: Maximum serialization depth exceeded.")
     }
-
-
-async def test_the_same_for_async_callers(store: ReviewStore) -> None:
-    verdict = guarded("message").assess(QUESTION)
-    assert verdict.candidate is not None
-    deep = verdict.candidate.model_copy(update={"tool_calls": (ToolCall(name="f", arguments=nested(300)),)})
-    hook = ask_reviewer(store, wait=60)
-    abstention = Abstention(verdict.model_copy(update={"candidate": deep}), [], hook, ABSTENTION)
-    assert await arun(hook.steps(abstention)) is None

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy.exc import OperationalError
-from standardwebhooks import Webhook, WebhookVerificationError
+from standardwebhooks import Webhook
 
 from guardrail.errors import UsageError
 from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, rows
@@ -166,22 +166,6 @@ def test_what_a_receiver_gets(store: ReviewStore, receiver: Receiver) -> None:
     assert receiver.headers[0]["webhook-id"] == event["id"]
     assert [event.what for event in store.trail(ticket)][-1] == "delivered"
     assert store.stats().undelivered == 0
-
-
-def test_a_receiver_refuses_what_was_changed_or_signed_by_another(store: ReviewStore, receiver: Receiver) -> None:
-    decide(store, receiver.url)
-    deliverer_to(receiver, store).run_once()
-    body, headers = json.dumps(receiver.accepted[0], ensure_ascii=False), dict(receiver.headers[0])
-    Webhook(SECRET).verify(body, headers)
-    for secret, text, changed in (
-        ("whsec_" + "A" * 32, body, {}),
-        (SECRET, body + " ", {}),
-        (SECRET, body, {"webhook-id": "another"}),
-        (SECRET, body, {"webhook-timestamp": str(int(headers["webhook-timestamp"]) - 1)}),
-        (SECRET, body, {"webhook-timestamp": "1000"}),
-    ):
-        with pytest.raises(WebhookVerificationError):
-            Webhook(secret).verify(text, {**headers, **changed})
 
 
 @pytest.mark.parametrize(

@@ -957,7 +957,7 @@ def test_tokens_file(tmp_path: Path) -> None:
     again = add_token(path, "ann", "reviewer")
     assert accounts.by_token(token) is None
     assert accounts.by_token(again) is not None
-    assert accounts.by_name("ann", account.sha256) is None
+    assert accounts.by_hash(account.sha256) is None
     path.unlink()
     assert accounts.all() == ()
 
