@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from guardrail.judges import ExactJudge, Judge, JudgeSpec, TextJudge, from_judge, make_similarity
 from guardrail.judges.similarity import rouge_l
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import Clustering, cluster, measure, measure_stream
+from guardrail.uncertainty import cluster, measure, measure_stream
 from guardrail.uncertainty import make_estimator as make
 
 WORDS = ["Paris", "It is Paris", "paris!", "Rome", "12", "1,2", "no", "I don't know", "a b c d", "a b"]
@@ -65,16 +65,6 @@ def test_components_do_not_depend_on_order_even_when_the_judge_is_not_transitive
     before = measure(drawn(texts), estimator, plan)
     shuffle.shuffle(texts)
     assert measure(drawn(texts), estimator, plan) == before
-
-
-def test_greedy_does_depend_on_order_and_never_claims_twice() -> None:
-    # 1 ~ 2 ~ 3 but not 1 ~ 3: from 1: {1, 2}, {3}; from 2: {2, 1, 3}
-    judge = Neighbours()
-    first = cluster("q", ["1", "2", "3"], judge, "greedy")
-    second = cluster("q", ["2", "1", "3"], judge, "greedy")
-    assert first is not None
-    assert second is not None
-    assert (first.sizes, second.sizes) == ((2, 1), (3,))
 
 
 @given(TEXTS, st.randoms(use_true_random=False), st.data())
@@ -171,7 +161,6 @@ def test_length_normalised_entropy_is_bit_equal_under_permutation(
     assert measure(drawn(texts, logprobs), make("length_normalised_entropy"), plan).value == value
 
 
-CLUSTERINGS: list[Clustering] = ["components", "greedy"]
 SHORT = st.lists(st.sampled_from("0123456789"), min_size=2, max_size=9)
 
 
@@ -194,18 +183,6 @@ def test_greedy_is_first_match(texts: list[str]) -> None:
     clusters = cluster("q", texts, Neighbours(), "greedy")
     assert clusters is not None
     assert clusters.assignment == tuple(expected)
-
-
-@given(st.lists(TEXTS, min_size=1, max_size=5), st.data())
-def test_many_questions_are_measured_as_each_alone(rows: list[list[str]], data: st.DataObject) -> None:
-    methods = data.draw(st.lists(st.sampled_from(CLUSTERINGS), min_size=1, max_size=2))
-    estimators = [make("num_sets", clustering=method) for method in methods]
-    estimators += [make("degree"), make("semantic_entropy"), make("perplexity")]
-    plan = SamplingPlan(n=2)
-    drawns = [drawn(texts).model_copy(update={"question": f"q{i % 2}"}) for i, texts in enumerate(rows)]
-    assert list(measure_stream(drawns, estimators, plan)) == [
-        next(measure_stream([sample_set], estimators, plan)) for sample_set in drawns
-    ]
 
 
 @given(st.lists(st.text("ab ", max_size=9), min_size=2, max_size=2))

@@ -168,31 +168,10 @@ def test_memory_does_not_grow_with_the_records(tmp_path: Path) -> None:
 # -- names
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("exact", ("exact", {})),
-        ("token_f1(threshold=0.6)", ("token_f1", {"threshold": 0.6})),
-        ("nli(model=./a b/c, revision='x')", ("nli", {"model": "./a b/c", "revision": "'x'"})),
-        ("chat(model=openai:gpt-4o, max_concurrency=4)", ("chat", {"model": "openai:gpt-4o", "max_concurrency": 4})),
-        ("m(a=true, b=None)", ("m", {"a": True, "b": None})),
-    ],
-)
-def test_names_with_parameters(text: str, expected: tuple[str, dict[str, object]]) -> None:
-    assert parse_name(text) == expected
-
-
 @pytest.mark.parametrize("text", ["", "a(", "token_f1(0.6)", "token_f1(=1)", "a b"])
 def test_names_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError, match=r"cannot read|does not take"):
         parse_estimator(f"num_sets:{text}") if text else parse_name(text)
-
-
-@pytest.mark.parametrize(
-    "key", ["num_sets:text(threshold=0.7)", "semantic_entropy:text(threshold=0.7):greedy", "sar:rouge_l"]
-)
-def test_a_key_is_read_back(key: str) -> None:
-    assert estimator_key(parse_estimator(key)) == key
 
 
 def test_given_judges_are_used_where_the_text_names_none() -> None:

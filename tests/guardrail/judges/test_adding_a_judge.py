@@ -18,7 +18,6 @@ from calibrate.scoring.names import estimator_key, parse_estimator
 from guardrail import Guardrail, make_estimator, make_judge, plan_for
 from guardrail.errors import UsageError
 from guardrail.judges import EqualityJudge, ExactJudge, Item, Judge, JudgeSpec, list_judges
-from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.registry import JUDGES
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, ToolCall, canonical_calls
@@ -147,13 +146,6 @@ def test_a_judge_that_knows_tool_calls_is_asked_about_them() -> None:
         assert clusters.sizes == sizes
 
 
-def test_a_cache_states_what_its_judge_states(tmp_path: Path) -> None:
-    cache = PairCache(tmp_path / "pairs.sqlite")
-    for judge in (FirstLetterJudge(), Plain()):
-        wrapped = cached(judge, cache)
-        assert wrapped.is_slow == judge.is_slow
-
-
 class Watched(FirstLetterJudge):
     def __init__(self) -> None:
         self.threads: set[int] = set()
@@ -174,3 +166,16 @@ def test_only_a_slow_judge_is_asked_in_a_thread(judge: Watched, in_a_thread: boo
     asyncio.run(Guardrail(model=MODEL, artifact=artifact, using={"judge": judge}).aassess("spread?"))
     assert judge.threads
     assert (threading.get_ident() not in judge.threads) == in_a_thread
+
+
+def test_a_pinned_model_may_lie_elsewhere() -> None:
+    """A revision hash names the files, so the same judge loads from another folder; an unpinned path must agree."""
+
+    def spec(model: str, revision: str | None, threshold: float = 0.5) -> JudgeSpec:
+        return JudgeSpec(name="nli", version=1, params={"model": model, "revision": revision, "threshold": threshold})
+
+    assert spec("/a", "sha256:1") == spec("/b", "sha256:1")
+    assert spec("/a", "sha256:1") != spec("/b", "sha256:2")
+    assert spec("/a", "sha256:1") != spec("/b", "sha256:1", threshold=0.6)
+    assert spec("/a", "main") != spec("/b", "main")
+    assert spec("/a", None) != spec("/b", None)

@@ -9,7 +9,6 @@ import pytest
 
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import ExactJudge, canonical_calls, from_judge
-from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.observation import ObservationJudge, ObservationSimilarity
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.uncertainty import cluster, from_spec, make_estimator, measure
@@ -131,17 +130,6 @@ def test_equal_calls_are_one_without_being_run() -> None:
     clusters = cluster("q", [text("SELECT a", tool="delete")] * 3, judge(database))
     assert clusters is not None
     assert (clusters.sizes, database.ran) == ((3,), [])
-
-
-def test_a_cache_knows_calls_too(tmp_path: Any) -> None:
-    database = Database()
-    cache = PairCache(tmp_path / "pairs.sqlite")
-    for _ in range(2):
-        wrapped = cached(judge(database), cache)
-        clusters = cluster("q", [text("SELECT a"), text("SELECT b")], wrapped)
-        assert clusters is not None
-        assert clusters.sizes == (2,)
-    assert len(database.ran) == 2
 
 
 @pytest.mark.parametrize(

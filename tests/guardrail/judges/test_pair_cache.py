@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from guardrail.errors import UsageError
-from guardrail.judges import Entailment, EntailmentScores, Item, Judge, JudgeSpec, NumericJudge, Similarity
+from guardrail.judges import (
+    Entailment,
+    EntailmentScores,
+    Item,
+    Judge,
+    JudgeSpec,
+    NumericJudge,
+    Similarity,
+    ToolCallJudge,
+)
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make_estimator, measure
@@ -106,10 +115,11 @@ def test_what_is_no_similarity_is_not_kept(cache: PairCache, answer: object) -> 
 
 
 def test_spec_and_identity_are_those_of_the_judge(cache: PairCache) -> None:
-    wrapped = cached(NumericJudge(), cache)
-    assert wrapped.spec == NumericJudge().spec
-    assert (wrapped.identity(" 50% "), wrapped.judges_tool_calls) == ("50%", False)
-    assert cached(SlowJudge(), cache).identity(" The 50%") == "The 50%"
+    calls = ToolCallJudge(numbers=True)
+    wrapped = cached(calls, cache)
+    assert (wrapped.spec, wrapped.judges_tool_calls, wrapped.is_slow) == (calls.spec, True, False)
+    slow = cached(SlowJudge(), cache)
+    assert (slow.identity(" The 50%"), slow.judges_tool_calls, slow.is_slow) == ("The 50%", False, True)
     with pytest.raises(UsageError, match="str is neither a judge nor"):
         cached("exact", cache)  # type: ignore[type-var]
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.linalg import LinAlgError
 
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.judges import ExactJudge, Jaccard, Judge, JudgeSpec, make_judge
+from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, make_judge
 from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Evidence, from_spec, make_estimator, measure, measure_stream
 from guardrail.uncertainty.comparing import Clusters
@@ -157,18 +157,6 @@ def test_graded_disagreement_compares_with_the_primary_only() -> None:
     assert result.value == (4 + 0.8) / 6  # a refusal is like no answer; only "a1" is
 
 
-def test_a_rating_that_is_missing_leaves_graded_disagreement_unmeasured() -> None:
-    class Silent(Jaccard):
-        def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-            return [None] * len(pairs)
-
-    estimator = make_estimator("graded_disagreement", judge=EXACT, similarity=Silent())
-    result = measure(answers("a1", "b1", primary="a1"), estimator, SamplingPlan(n=2))
-    assert (result.value, result.reason) == (None, Unmeasured.JUDGE_FAILED)
-    # nothing to ask: every sample is the primary's own string
-    assert measure(answers("a1", "a1", primary="a1"), estimator, SamplingPlan(n=2)).value == 0.0
-
-
 def test_the_primary_answer_is_grouped_for_those_alone_that_ask() -> None:
     """One pass, one judge: the primary must not become a meaning of the samples."""
     both = [make_estimator("primary_disagreement", judge=EXACT), make_estimator("num_sets", judge=EXACT)]
@@ -193,31 +181,6 @@ def test_a_problem_in_the_set_wins() -> None:
     assert (result.reason, result.detail) == (Unmeasured.MODEL_FAILED, "503")
 
 
-class Silent(Judge):
-    """A judge that gives no verdict, or raises."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
-
-    @property
-    def spec(self) -> JudgeSpec:
-        return JudgeSpec(name="silent", version=1, params={})
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        if self.error:
-            raise self.error
-        return [None] * len(pairs)
-
-
-@pytest.mark.parametrize("judge", [Silent(), Silent(RuntimeError("judge down"))])
-def test_a_judge_without_a_verdict_is_unmeasured(judge: Silent) -> None:
-    assert score("self_consistency", answers("a1", "b1"), judge).reason is Unmeasured.JUDGE_FAILED
-
-
-def test_judge_is_not_asked_when_all_strings_are_equal() -> None:
-    assert score("self_consistency", answers("a 1", " a  1\n"), Silent()).value == 0.0
-
-
 def test_refusals_are_one_cluster_of_their_own() -> None:
     drawn = answers("I don't know", "not sure", "Paris", "Paris")
     assert score("self_consistency", drawn).value == 0.5
@@ -234,25 +197,6 @@ def test_a_formula_that_fails_is_unmeasured(error: Exception) -> None:
 
 
 # -- sharing, names and specs
-
-
-class Counting(Silent):
-    calls = 0
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        self.calls += 1
-        return [False] * len(pairs)
-
-
-def test_estimators_share_one_judging_pass() -> None:
-    judge = Counting()
-    estimators = [
-        make_estimator("self_consistency", judge=judge),
-        make_estimator("discrete_semantic_entropy", judge=judge),
-    ]
-    values = [result.value for result in next(measure_stream([answers("a1", "b1")], estimators, SamplingPlan(n=2)))]
-    assert values == pytest.approx([0.5, math.log(2)])
-    assert judge.calls == 1
 
 
 def test_make_refuses_what_it_cannot_make() -> None:

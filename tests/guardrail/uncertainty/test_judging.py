@@ -73,13 +73,6 @@ def test_all_questions_and_estimators_share_one_batch() -> None:
     assert len(judge.asked) == 5 * 3  # u (u - 1) / 2 = 3 pairs a question, for all three estimators
 
 
-def test_components_and_greedy_of_one_judge_share_their_pairs() -> None:
-    judge = Table()
-    both = [make_estimator("num_sets", judge=judge), make_estimator("num_sets", judge=judge, clustering="greedy")]
-    assert [score.value for score in next(measure_stream([answers("q", "a1", "b1", "c1")], both, PLAN))] == [3, 3]
-    assert len(judge.asked) == len(set(judge.asked)) == 3
-
-
 def test_equal_pairs_of_equal_questions_are_asked_once_and_unordered() -> None:
     judge = Table()
     drawns = [answers("q", "a1", "b1"), answers("q", "b1", "a1"), answers("other", "a1", "b1")]
@@ -91,19 +84,6 @@ def test_equal_strings_cost_nothing() -> None:
     judge = Table()
     score = measure(answers("q", "New York", "New  York", " New York\n"), make_estimator("num_sets", judge=judge), PLAN)
     assert (score.value, judge.batches) == (1, [])
-
-
-def test_many_questions_give_what_each_gives_alone() -> None:
-    texts = [("a b c", "a b d", "x"), ("7 ships", "8 ships", "7 ships"), ("I don't know", "not sure", "Rome")]
-    drawns = [answers(f"q{i}", *own) for i, own in enumerate(texts)]
-    drawns.insert(1, answers("short", "a1"))
-    estimators = [
-        make_estimator(name) for name in (*CLUSTERED, "degree", "semantic_entropy", "word_sequence_entropy", "sar")
-    ]
-    together = list(measure_stream(drawns, estimators, PLAN))
-    assert together == [next(measure_stream([drawn], estimators, PLAN)) for drawn in drawns]
-    assert together[1][0].reason is Unmeasured.SAMPLING_SHORTFALL
-    assert all(score.value is not None for row in (together[0], together[2], together[3]) for score in row)
 
 
 # -- clustering: faults that others shipped
