@@ -15,11 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from operator import attrgetter
 from pathlib import Path
-from threading import Lock
 from typing import Any, TypeVar
 
 from ..errors import UsageError
-from ..files import SQLITE_PATIENCE, check_version, open_sqlite
+from ..files import check_version, open_sqlite
 from ..plain_json import canonical_json
 from .base import Comparer, Entailment, EntailmentScores, Item, Judge, Role
 from .similarity import Similarity
@@ -27,12 +26,8 @@ from .similarity import Similarity
 __all__ = ["PairCache", "cached"]
 
 Model = TypeVar("Model", bound=Comparer)
-PATIENCE = SQLITE_PATIENCE
-"""Seconds to wait for another process that is writing."""
 SLICE = 512
 """Items asked before their verdicts are written: the most that a kill loses."""
-_ELSEWHERE = "Name a file for it in a folder with free space and write access."
-_DELETE = "Delete it, after which its verdicts are asked for again, or name another file."
 _LAYOUT = 1
 _CREATE = "CREATE TABLE IF NOT EXISTS verdicts (key BLOB PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 
@@ -53,13 +48,6 @@ class PairCache:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._lock = Lock()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"the folder of the pair cache {self.path} cannot be made ({error}). {_ELSEWHERE}"
-            ) from error
         with self._connected():
             pass
 
@@ -69,12 +57,7 @@ class PairCache:
         with self._connected() as connection:
             for key in keys:
                 row = connection.execute("SELECT value FROM verdicts WHERE key = ?", (key,)).fetchone()
-                try:
-                    stored.update({} if row is None else {key: json.loads(row[0])})
-                except ValueError as error:
-                    raise UsageError(
-                        f"the pair cache {self.path} holds a verdict that cannot be read ({error}). {_DELETE}"
-                    ) from error
+                stored.update({} if row is None else {key: json.loads(row[0])})
         return stored
 
     def store(self, values: Mapping[bytes, Any]) -> None:
@@ -91,13 +74,16 @@ class PairCache:
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         """A connection for one operation: one shared with a forked child would lose the child's verdicts."""
-        with self._lock:
-            try:
-                with closing(open_sqlite(self.path, patience=PATIENCE)) as connection:
-                    _check_layout(connection, self.path)
-                    yield connection
-            except sqlite3.DatabaseError as error:
-                raise _refusal(self.path, error) from error
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(open_sqlite(self.path)) as connection:
+                _check_layout(connection, self.path)
+                yield connection
+        except (OSError, json.JSONDecodeError, sqlite3.DatabaseError) as error:
+            raise UsageError(
+                f"the pair cache {self.path} cannot be used ({error}). Wait if another process writes it, or name "
+                "another file in a folder with free space and write access; verdicts that it lacks are asked for again."
+            ) from error
 
 
 def _check_layout(connection: sqlite3.Connection, path: Path) -> None:
@@ -112,20 +98,6 @@ def _check_layout(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(f"PRAGMA user_version={_LAYOUT}")
     elif layout != _LAYOUT:
         check_version(layout, _LAYOUT, f"the pair cache {path}", "name another file")
-
-
-def _refusal(path: Path, error: sqlite3.DatabaseError) -> UsageError:
-    """The error and the way out: SQLite's own messages name neither the file nor a remedy."""
-    kind = str(getattr(error, "sqlite_errorname", ""))
-    if path.is_dir() or kind.startswith("SQLITE_NOTADB"):
-        return UsageError(f"{path} is not an SQLite file, so it cannot be a pair cache. Name another file for it.")
-    if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        way_out = f"Another process kept it busy for {PATIENCE:g} seconds: wait for it, or name another file."
-    elif kind.startswith("SQLITE_CORRUPT"):
-        way_out = _DELETE
-    else:
-        way_out = _ELSEWHERE
-    return UsageError(f"the pair cache {path} cannot be used ({error}). {way_out}")
 
 
 class _Cached(Comparer):

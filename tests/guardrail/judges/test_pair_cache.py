@@ -19,13 +19,10 @@ from guardrail.judges import (
     Item,
     Judge,
     JudgeSpec,
-    NumericJudge,
     Similarity,
     ToolCallJudge,
 )
 from guardrail.judges.cache import PairCache, cached
-from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import make_estimator, measure
 
 
 class Slow:
@@ -124,16 +121,6 @@ def test_spec_and_identity_are_those_of_the_judge(cache: PairCache) -> None:
         cached("exact", cache)  # type: ignore[type-var]
 
 
-def test_the_same_score_with_and_without(cache: PairCache) -> None:
-    drawn = SampleSet(question="q", primary=Sample(text="x"), samples=(Sample(text="1/2"), Sample(text="50%")))
-    plain = make_estimator("num_sets", judge=NumericJudge())
-    for _ in range(2):
-        with_cache = make_estimator("num_sets", judge=cached(NumericJudge(), cache))
-        assert with_cache.spec == plain.spec
-        assert measure(drawn, with_cache, SamplingPlan(n=2)) == measure(drawn, plain, SamplingPlan(n=2))
-    assert len(cache) == 1
-
-
 def test_threads_share_a_cache(cache: PairCache) -> None:
     judge = cached(SlowJudge(), cache)
     with ThreadPoolExecutor(8) as pool:
@@ -172,9 +159,8 @@ def test_verdicts_before_a_failure_are_kept(cache: PairCache, monkeypatch: pytes
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "records.jsonl"
     text.write_text("not a database, and long enough to be read as one " * 5)
-    with pytest.raises(UsageError, match=r"is not an SQLite file, so it cannot .*Name another file for it") as refused:
+    with pytest.raises(UsageError, match=rf"the pair cache {text} cannot be used .*name another file"):
         PairCache(text)
-    assert "elete" not in str(refused.value), "it may be the user's records"
     assert text.read_text().startswith("not a database")
     other = tmp_path / "other.sqlite"
     connection = sqlite3.connect(other)
@@ -183,26 +169,9 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> N
     connection.close()
     with pytest.raises(UsageError, match="something else"):
         PairCache(other)
-
-
-def test_a_folder_is_refused_with_a_file_in_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=rf"{tmp_path} is not an SQLite file"):
-        PairCache(tmp_path)
-
-
-def test_a_place_where_nothing_can_be_made_is_named_with_the_way_out(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=rf"folder of the pair cache {tmp_path}/file/x/pairs .*Name a file for it in"):
-        PairCache(tmp_path / "file" / "x" / "pairs")
-    with pytest.raises(UsageError, match=rf"folder of the pair cache {tmp_path}/file/pairs "):
-        PairCache(tmp_path / "file" / "pairs")
-
-
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="the system has no /proc, where no file can be made")
-@pytest.mark.parametrize("path", ["/proc/x/y", "/proc/pairs.sqlite"])
-def test_a_file_system_that_takes_no_files_is_named(path: str) -> None:
-    with pytest.raises(UsageError, match=rf"the pair cache {path} cannot be .*Name a file for it in a folder"):
-        PairCache(path)
+    for place in (tmp_path, text / "pairs", text / "x" / "pairs"):  # a folder, and places where nothing can be made
+        with pytest.raises(UsageError, match=rf"the pair cache {place} cannot be used .*name another file"):
+            PairCache(place)
 
 
 def test_a_cache_that_turns_read_only_is_named(cache: PairCache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,24 +183,12 @@ def test_a_cache_that_turns_read_only_is_named(cache: PairCache, monkeypatch: py
         cached(SlowJudge(), cache).equivalent("q", [("a", "b")])
 
 
-def test_a_cache_that_stays_busy_is_not_to_be_deleted(cache: PairCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("guardrail.judges.cache.PATIENCE", 0)
-    other = sqlite3.connect(cache.path, isolation_level=None)
-    try:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(UsageError, match=rf"the pair cache {cache.path} .*kept it busy .*wait for it") as refused:
-            cache.store({b"key": True})
-        assert "elete" not in str(refused.value)
-    finally:
-        other.close()
-
-
-def test_a_broken_cache_may_be_deleted(cache: PairCache) -> None:
+def test_a_broken_cache_is_named(cache: PairCache) -> None:
     cache.store({f"key {i}".encode(): True for i in range(2000)})
     content = bytearray(cache.path.read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
     cache.path.write_bytes(bytes(content))
-    with pytest.raises(UsageError, match=rf"{cache.path} cannot be used .*Delete it, after which"):
+    with pytest.raises(UsageError, match=rf"{cache.path} cannot be used .*name another file"):
         cache.find([b"key 1"])
 
 
