@@ -161,7 +161,7 @@ def refuse_special(path: Path) -> None:
         )
 
 
-def open_sqlite(path: str | os.PathLike[str], *, patience: float = SQLITE_PATIENCE) -> sqlite3.Connection:
+def open_sqlite(path: str | os.PathLike[str]) -> sqlite3.Connection:
     """A connection to an SQLite file, set up by `prepare_sqlite`.
 
     Open one for each operation and close it after. A connection that lives through a fork makes the child lose what it
@@ -169,14 +169,13 @@ def open_sqlite(path: str | os.PathLike[str], *, patience: float = SQLITE_PATIEN
 
     Args:
         path: The file, made if it is missing, readable by its owner only; or ":memory:".
-        patience: Seconds to wait for another process that is writing.
     """
     if os.fspath(path) != ":memory:":
         with suppress(OSError):  # SQLite says below what is wrong
             create_private(Path(path))
-    connection = sqlite3.connect(path, timeout=patience, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=SQLITE_PATIENCE, check_same_thread=False)
     try:
-        prepare_sqlite(connection, patience=patience)
+        prepare_sqlite(connection)
     except BaseException:
         connection.close()
         raise
