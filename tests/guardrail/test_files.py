@@ -137,10 +137,10 @@ def test_what_is_not_a_file_stays(tmp_path: Path) -> None:
 
 
 def test_sqlite_waits_for_others_and_reaches_the_disk(tmp_path: Path) -> None:
-    with closing(open_sqlite(tmp_path / "file.sqlite", patience=7)) as connection:
+    with closing(open_sqlite(tmp_path / "file.sqlite")) as connection:
         settings = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
         assert settings == ["wal", 2]  # 2 is FULL
-        assert connection.execute("PRAGMA busy_timeout").fetchone() == (7000,)
+        assert connection.execute("PRAGMA busy_timeout").fetchone() == (30_000,)
 
 
 def test_the_file_of_a_database_url() -> None:
