@@ -19,21 +19,6 @@ from .errors import ApiError, invalid, unavailable
 
 jiter = require("jiter", extra="serve")
 
-__all__ = [
-    "InFlight",
-    "Reader",
-    "Result",
-    "Room",
-    "authenticate",
-    "content_of",
-    "credential_of",
-    "has_more_values",
-    "is_json",
-    "may_use",
-    "read_body",
-    "refuse_other_types",
-]
-
 # -- Clients and their keys --------------------------------------------------------------------------------------------
 
 LOCAL = ("127.0.0.1", "localhost", "::1")

@@ -44,8 +44,6 @@ from .health import Health
 from .metrics import Metrics
 from .requests import Asked
 
-__all__ = ["ALIAS", "CREDENTIALS", "ServedAlias"]
-
 ALIAS = "gateway_model"
 """Metadata of a ticket: the model that the client asked for. A key reads the tickets of its models."""
 SECRET = 16

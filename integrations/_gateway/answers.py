@@ -21,17 +21,6 @@ from guardrail.verdict import Reason, Verdict
 from .errors import AGAIN, FAULTS, ApiError, upstream_down
 from .requests import ChatRequest, Dialect
 
-__all__ = [
-    "CHAT",
-    "GuardReply",
-    "all_or_nothing",
-    "completion",
-    "failure",
-    "headers_of",
-    "is_settled",
-    "read_verdict",
-]
-
 SHOWN = (
     "accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "handoff", "ticket",
     "replaced",

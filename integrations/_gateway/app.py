@@ -51,8 +51,6 @@ orjson = require("orjson", extra="serve")
 _requests = require("starlette.requests", extra="serve")
 _responses = require("starlette.responses", extra="serve")
 
-__all__ = ["Gateway"]
-
 DIALECTS = {f"/v1/{dialect.path}": dialect for dialect in (CHAT, RESPONSES, MESSAGES)} | {PATH: GUARDRAIL}
 """The protocols that have the gate behind them, by path."""
 MODELS = "/v1/models"

@@ -22,8 +22,6 @@ from guardrail.plain_json import sha256_hex
 from .config import CanaryConfig
 from .metrics import Metrics
 
-__all__ = ["Canary"]
-
 AT_ONCE = 4
 """Questions of a round that are measured at once."""
 MOST_QUESTIONS = 1000

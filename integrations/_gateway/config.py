@@ -23,8 +23,6 @@ from guardrail.types import Frozen, Probing, SamplingPlan
 
 from .._openai.pins import Pin
 
-__all__ = ["Alias", "CanaryConfig", "Config", "Key", "Upstream", "load_config", "new_key", "parsed_config"]
-
 FieldPath = tuple[str | int, ...]
 """Place of a field in the configuration."""
 _PATH = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*")

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from guardrail.types import Unmeasured
 from guardrail.verdict import Verdict
 
-__all__ = ["AGAIN", "DOWN", "FAULTS", "ApiError", "Fault", "invalid", "unavailable", "upstream_down"]
-
 AGAIN = {"Retry-After": "5"}
 """Header of errors after which clients try again."""
 KINDS = {429: "rate_limit_error"}

@@ -20,8 +20,6 @@ aiohttp = require("aiohttp", extra="serve")
 _url = require("yarl", extra="serve").URL
 _responses = require("starlette.responses", extra="serve")
 
-__all__ = ["CutError", "Forwarding", "Mask", "passed_name"]
-
 KEPT_BACK = frozenset(
     {
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer",

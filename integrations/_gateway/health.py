@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-__all__ = ["Health"]
-
 AGAIN = 60.0
 """Seconds after which a cause that goes on is logged again."""
 SHOWN = 3600.0

@@ -17,8 +17,6 @@ from .._agents.calls import arguments_of
 from .errors import ApiError
 from .requests import Dialect, need, present
 
-__all__ = ["GUARDRAIL", "PATH", "call_of", "is_answer", "prompt_of", "unknown_call"]
-
 FIELDS = frozenset({
     "additional_provider_specific_params", "images", "input_type", "litellm_call_id", "litellm_trace_id",
     "litellm_version", "model", "request_data", "request_headers", "structured_messages", "texts", "tool_calls",

@@ -28,8 +28,6 @@ from .requests import (
     tools_of,
 )
 
-__all__ = ["MESSAGES"]
-
 OWN = frozenset({
     "cache_control", "max_tokens", "metadata", "messages", "output_config", "output_format", "stop_sequences", "system",
 })  # fmt: skip

@@ -15,8 +15,6 @@ from guardrail.verdict import Verdict
 
 from ..telemetry import INSTRUMENTS, Telemetry, caller, measurements
 
-__all__ = ["Metrics"]
-
 COUNTED = {
     "passed_through": ("Requests passed through without a verdict.", ("model", "path")),
     "upstream_changed": ("Fields of replies that differ from the pin.", ("model", "field")),

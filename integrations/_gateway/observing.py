@@ -35,8 +35,6 @@ from .errors import ApiError
 from .health import Health
 from .requests import DRAWING, Dialect, Question, bindings_of, drawing_fields, messages_of
 
-__all__ = ["Observing"]
-
 LARGEST = 4 * 2**20
 """Bytes of an answer that is measured."""
 REASONS = DRAWING | {*Unmeasured, "history", "messages", "n", "prompt", "response_format", "suspended", "tools"}

@@ -23,9 +23,6 @@ from .._openai.requests import BOUND, PLANNED, SHAPING, TRANSPORT
 from .config import Alias, Key
 from .errors import ApiError, invalid
 
-__all__ = ["DRAWING", "Asked", "ChatRequest", "Dialect", "Question", "bindings_of", "drawing_fields", "messages_of"]
-__all__ += ["read_request"]
-
 T = TypeVar("T")
 _SHAPES = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
 APART = TRANSPORT | BOUND | {

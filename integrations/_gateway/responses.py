@@ -29,8 +29,6 @@ from .requests import (
     tools_of,
 )
 
-__all__ = ["RESPONSES"]
-
 STORED = {
     "store": "Send store: false, and the whole conversation in 'input'",
     "previous_response_id": "Send the whole conversation in 'input'",

@@ -18,8 +18,6 @@ from typing import Any
 
 from .loading import Tensor, torch, transformers
 
-__all__ = ["Continuation", "Decoder", "Row", "choose_tokens", "plain", "rope_window", "uniforms"]
-
 LIKELIEST = 256
 """Tokens among which the nucleus is looked for first: finding them is several times as fast as sorting all."""
 CACHE = ("cache", "cache_params", "past_key_values")

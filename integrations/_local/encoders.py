@@ -30,8 +30,6 @@ from .loading import (
     transformers,
 )
 
-__all__ = ["Encoder", "Precision", "Texts", "load_encoder", "lost_to_unknown_tokens"]
-
 Precision = Literal["auto", "float32", "bfloat16"]
 """Arithmetic of the forward pass. "auto" is bfloat16 autocast on a GPU and float32 elsewhere."""
 

@@ -23,8 +23,6 @@ from .loading import torch
 from .self_check import Support
 from .tokens import Detokenizer
 
-__all__ = ["CANCELLED", "DecodingRequest", "Engine", "NotFiniteError", "Response"]
-
 MAX_ROWS = 512
 """Most sequences in a batch: bounds the logits, which the token budget does not count."""
 

@@ -16,24 +16,6 @@ from typing import Any, TypeAlias
 from guardrail.errors import UsageError, require
 from guardrail.plain_json import canonical_json, sha256_hex
 
-__all__ = [
-    "NO_LIMIT",
-    "OTHERS",
-    "LocalModel",
-    "Tensor",
-    "device_of",
-    "digest",
-    "file_parts",
-    "load",
-    "on_disk",
-    "pretrained",
-    "revision_of",
-    "special_ids",
-    "torch",
-    "transformers",
-    "wrap",
-]
-
 torch: Any = require("torch", extra="local")
 transformers: Any = require("transformers", extra="local")
 

@@ -25,9 +25,6 @@ from .engine import DecodingRequest, NotFiniteError, Response
 from .prompts import CallSettings
 from .tokens import Detokenizer
 
-__all__ = ["ParsedText", "Reader", "as_chunk", "failed", "openai_logprobs", "parse_tool_calls", "usage"]
-
-
 # -- tool calls in text: ``<tool_call>{...}</tool_call>`` (Qwen, Hermes) and bare JSON (Llama 3.1, Mistral) -----------
 
 TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)

@@ -14,17 +14,6 @@ from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.sampling.call_settings import INTERNAL
 from guardrail.types import Frozen, StopString
 
-__all__ = [
-    "CallSettings",
-    "UnreadableOptionError",
-    "check_length",
-    "openai_tools",
-    "option_ids",
-    "render",
-    "template_messages",
-    "tool_names",
-]
-
 ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
 
 

@@ -16,8 +16,6 @@ from guardrail.errors import UsageError
 from .decoding import Decoder, Row, plain
 from .loading import Tensor, torch
 
-__all__ = ["Support", "self_check"]
-
 TOLERANCES = {torch.float16: 0.1, torch.bfloat16: 0.2}
 """Differences that rounding can cause in half precision, in standard deviations of the log-probabilities."""
 TOLERANCE = 1e-3

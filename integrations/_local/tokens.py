@@ -14,8 +14,6 @@ from guardrail.types import Sample
 
 from .decoding import Continuation
 
-__all__ = ["Detokenizer", "TextStream"]
-
 INCOMPLETE = "\ufffd"
 """Written by a decoder for bytes that are not a complete character."""
 

@@ -18,8 +18,6 @@ from guardrail.types import SampleSet, SamplingPlan
 from .endpoint import NO_KEY, Attempted, Endpoint, EndpointError
 from .sampling import SAMPLES, Ask, AskOutcome, named, sample_set
 
-__all__ = ["BatchChat"]
-
 T = TypeVar("T")
 RECENT = 100
 """Most batches that are looked through for a label."""

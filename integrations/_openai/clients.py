@@ -20,8 +20,6 @@ from guardrail.sampling.background import BackgroundLoop
 from guardrail.sampling.effects import arun
 from guardrail.sampling.limits import Limit
 
-__all__ = ["EndpointState", "LargeReplyError", "endpoint_loop", "proxy_of", "session_of_loop"]
-
 aiohttp = require("aiohttp", extra="openai")
 IDLE = 15.0
 """Seconds after which an unused connection is closed."""

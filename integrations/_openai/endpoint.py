@@ -29,17 +29,6 @@ from guardrail.foreign_errors import IN_FULL, log, reply_facts, server_words
 from .clients import EndpointState, LargeReplyError, proxy_of, session_of_loop
 from .replies import chunks_of
 
-__all__ = [
-    "RETRIED",
-    "Attempted",
-    "DeadlineError",
-    "Endpoint",
-    "EndpointError",
-    "ReplyError",
-    "is_of_route",
-    "status_of",
-]
-
 aiohttp = require("aiohttp", extra="openai")
 multidict = require("multidict", extra="openai")
 

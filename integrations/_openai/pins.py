@@ -9,8 +9,6 @@ from pydantic import model_validator
 
 from guardrail.types import Frozen
 
-__all__ = ["MOST_VALUES", "Change", "ModelChangedError", "Pin"]
-
 MOST_VALUES = 20
 """Different values of a model that are reported as new; a server may send another one with every reply."""
 LONGEST_VALUE = 100

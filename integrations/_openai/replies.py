@@ -15,20 +15,6 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from guardrail.sampling.native import llm_output
 from guardrail.types import OptionScores, is_logprob
 
-__all__ = [
-    "ForeignReplyError",
-    "MalformedReplyError",
-    "chat_result",
-    "choices_of",
-    "chunks_of",
-    "message_of",
-    "option_scores",
-    "parsed",
-    "text_of",
-    "tool_calls_of",
-    "usage_of",
-]
-
 LONGEST_TOKEN = 64
 """Characters a token may have on average before a text cannot come from ``max_tokens`` tokens."""
 

@@ -11,18 +11,6 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from guardrail.errors import UsageError
 from guardrail.sampling.call_settings import INTERNAL
 
-__all__ = [
-    "BOUND",
-    "PLANNED",
-    "SHAPING",
-    "TOP_LOGPROBS",
-    "TRANSPORT",
-    "body_of",
-    "normal_tool_choice",
-    "one_limit",
-    "openai_tools",
-]
-
 TOP_LOGPROBS = 20
 """Most alternatives for a token (OpenAI's limit)."""
 PLANNED = frozenset({

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["call_item", "message_item", "stream_events", "text_part", "usage_of"]
-
 
 def text_part(text: str, logprobs: list[Any] | None = None) -> dict[str, Any]:
     """The part of a message with a text."""

@@ -24,9 +24,6 @@ from .pins import ModelChangedError
 from .replies import ForeignReplyError, choices_of, message_of, option_scores, parsed, usage_of
 from .requests import TOP_LOGPROBS
 
-__all__ = ["N_REFUSED", "SAMPLES", "Ask", "AskOutcome", "asks_for", "named", "outcome_of", "probe_ask", "probe_reply"]
-__all__ += ["sample_set"]
-
 PRIMARY, SAMPLES, OPTIONS = "primary", "samples", "options"
 N_REFUSED = frozenset({400, 422})
 """HTTP statuses with which servers refuse several answers in one call, or so many."""
