@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,25 +17,13 @@ from typing import Any
 from uuid import uuid4
 
 from guardrail.errors import GuardrailError, require
-from guardrail.explain import without_quotes
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 
-from .admission import (
-    InFlight,
-    Reader,
-    Result,
-    Room,
-    authenticate,
-    content_of,
-    credential_of,
-    is_json,
-    may_use,
-    read_body,
-    refuse_other_types,
-)
+from .admission import InFlight, Result, Room, authenticate, credential_of, may_use
 from .aliases import ALIAS, ServedAlias
-from .answers import CHAT, completion, headers_of
+from .answers import CHAT
+from .bodies import Reader, content_of, is_json, read_body, refuse_other_types
 from .config import Config, Key, load_config
 from .errors import DOWN, FAULTS, ApiError, invalid, unavailable
 from .forwarding import CutError, Mask, passed_name
@@ -44,6 +32,7 @@ from .litellm_api import GUARDRAIL, PATH, call_of, is_answer, prompt_of, unknown
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
+from .replies import error_response, failed, late_stream, response_of
 from .requests import Asked, Dialect, Question, read_request
 from .responses import RESPONSES
 
@@ -60,17 +49,12 @@ LOOKS = 3
 """Tickets looked up at once, fewer than a loop has threads: questions need some for the store, too."""
 TICK = 1.0
 """Seconds between two looks whether a canary is due."""
-KEEP_ALIVE = 15.0
-"""Seconds between the comments that keep a stream open until its verdict."""
 PRIVATE = {"Cache-Control": "no-store"}
 """No cache may store the reply to a ticket: it changes, and it belongs to one key, which caches do not tell apart."""
-STOPPING = unavailable("The gateway is stopping.", "stopping")
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
 PASSING_VALUES = 8
 """Multiple of ``max_values`` for paths that pass through: embeddings take lists of tokens, which are read fast."""
-STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Headers that tell proxies not to buffer a stream."""
 log = logging.getLogger("guardrail")
 
 
@@ -432,11 +416,8 @@ class Gateway:
         finally:
             disconnected.cancel()
         if task.done():
-            return response_of(asked, _result(task))
-        if disconnected.done():
-            return LEFT
-        frames = _late_frames(task, asked)
-        return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=STREAMED)
+            return response_of(asked, task)
+        return LEFT if disconnected.done() else late_stream(asked, task)
 
     def _read(self, alias: ServedAlias, question: Question) -> Asked:
         """A question for the guard, with a digest that the client's requests of the same meaning share."""
@@ -501,18 +482,6 @@ class Gateway:
         return unavailable("The gateway cannot reach its store.", "store_unavailable")
 
 
-def _result(task: asyncio.Task[Result]) -> Result:
-    return STOPPING if task.cancelled() else task.result()
-
-
-async def _late_frames(task: asyncio.Task[Result], asked: Asked) -> AsyncIterator[bytes]:
-    """The stream of a request whose verdict is late: comments keep the connection open until then."""
-    while not task.done():
-        yield b": keep-alive\n\n"
-        await asyncio.wait({task}, timeout=KEEP_ALIVE)
-    yield frames_of(asked, _result(task))
-
-
 def _not_served(path: str, method: str) -> ApiError:
     """The error for every path that the gateway does not serve: nothing passes the gate by accident."""
     served = "the gateway serves POST /v1/chat/completions, /v1/responses and /v1/messages, and GET /v1/models"
@@ -522,61 +491,3 @@ def _not_served(path: str, method: str) -> ApiError:
 
 def _no_model(name: str) -> ApiError:
     return ApiError(404, f"The model {name[:100]!r} does not exist here.", "model_not_found", "model")
-
-
-# -- Replies and errors as HTTP responses, whole or as a stream of events ----------------------------------------------
-
-
-def response_of(asked: Asked, result: Result) -> Any:
-    """The response to a question, with a status of its own."""
-    sent, headers = _spelled(asked, result)
-    if isinstance(sent, ApiError):
-        return error_response(sent, asked.question.dialect)
-    if not asked.chat.stream:
-        return _responses.JSONResponse(sent, headers=headers)
-    events = _frames(asked.question.dialect.events(sent, asked.chat))
-    return _responses.Response(events, media_type="text/event-stream", headers={**headers, **STREAMED})
-
-
-def frames_of(asked: Asked, result: Result) -> bytes:
-    """The frames of a stream whose response has begun: an error is an event."""
-    sent, _ = _spelled(asked, result)
-    dialect = asked.question.dialect
-    return _frames([dialect.error(sent)] if isinstance(sent, ApiError) else dialect.events(sent, asked.chat))
-
-
-def _spelled(asked: Asked, result: Result) -> tuple[Any, dict[str, str]]:
-    """The error, or the reply with its headers, in the client's protocol. An abstention stands in the log."""
-    question, headers = asked.question, dict[str, str]()
-    sent: Any
-    if isinstance(result, ApiError):
-        why = None if result.verdict is None or result.status >= 500 else without_quotes(result.verdict)
-        sent = question.dialect.spelled(result)  # an outage is logged once a minute
-    else:
-        whole = completion(result, asked.chat, request_id=question.number, model=asked.model)
-        why = whole["guardrail"]["explanation"] if result.abstained else None
-        sent = question.dialect.reply(whole, question.body)
-        headers = headers_of(whole["guardrail"], asked.chat.replaced)
-    if why is not None:
-        log.warning("guardrail serve: %s held request %s back: %s", asked.model, question.number, why)
-    return sent, headers
-
-
-def _frames(listed: Iterable[Mapping[str, Any]]) -> bytes:
-    """Server-sent events. Those with a ``type`` are named by it; without one, the protocol has a last event."""
-    frames = [(event.get("type"), json.dumps(event, ensure_ascii=False)) for event in listed]
-    frames += [] if frames[-1][0] else [(None, "[DONE]")]
-    return "".join(f"event: {kind}\n" * bool(kind) + f"data: {data}\n\n" for kind, data in frames).encode()
-
-
-def error_response(error: ApiError, dialect: Dialect) -> Any:
-    """The response for an error, in the form of a protocol."""
-    status = dialect.error_status or error.status
-    return _responses.JSONResponse(dialect.error(error), status, headers=dict(error.headers))
-
-
-def failed(what: str, error: Exception) -> ApiError:
-    """The error for a fault of the gateway itself, which stands in the log."""
-    log.error("guardrail serve: %s failed with %s", what, type(error).__name__)  # its text may quote an answer
-    log.debug("guardrail serve: %s", what, exc_info=error)
-    return ApiError(500, "The gateway failed.", "internal_error")

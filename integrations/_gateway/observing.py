@@ -28,7 +28,8 @@ from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, Unmeasured
 
 from .._openai.lru import LRU
-from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
+from .._openai.replies import MalformedReplyError, choices_of, message_of, parsed, usage_of
+from .._openai.streams import chunks_of
 from ..watcher import ObserveQueue, fate_of
 from .aliases import CREDENTIALS, ServedAlias
 from .errors import ApiError

@@ -27,7 +27,7 @@ from guardrail.errors import GuardrailError, UsageError, require
 from guardrail.foreign_errors import IN_FULL, log, reply_facts, server_words
 
 from .clients import EndpointState, LargeReplyError, proxy_of, session_of_loop
-from .replies import chunks_of
+from .streams import chunks_of, data_of
 
 aiohttp = require("aiohttp", extra="openai")
 multidict = require("multidict", extra="openai")
@@ -268,7 +268,7 @@ class Endpoint:
             async def begun() -> tuple[Any, AsyncGenerator[bytes, None], Any]:
                 await stack.aclose()  # the reply of an attempt before
                 reply = await stack.enter_async_context(self._reply(body))
-                events = await stack.enter_async_context(aclosing(_data(_parts(reply, self.largest))))
+                events = await stack.enter_async_context(aclosing(data_of(_parts(reply, self.largest))))
                 return reply, events, await anext(events, END)
 
             first = await self._attempted(begun, budget)
@@ -299,24 +299,6 @@ async def _parts(reply: Any, most: int) -> AsyncGenerator[bytes, None]:
         if size > most:
             raise LargeReplyError(f"the reply is longer than max_reply={most} bytes")
         yield part
-
-
-async def _data(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The data of server-sent events, whose lines end with LF, CR or both."""
-    line: list[bytes] = []
-    async with aclosing(parts):
-        async for part in parts:
-            part = part.replace(b"\r", b"\n")  # of CR LF an empty line is left, which says nothing
-            line.append(part)
-            if b"\n" not in part:
-                continue
-            *lines, rest = b"".join(line).split(b"\n")
-            line = [rest]
-            for each in lines:
-                if each.startswith(b"data:"):
-                    yield each.removeprefix(b"data:").strip()
-    if (last := b"".join(line)).startswith(b"data:"):
-        yield last.removeprefix(b"data:").strip()
 
 
 class TimeBudget:

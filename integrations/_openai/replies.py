@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall, ToolCall, UsageMetadata
-from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall, UsageMetadata
+from langchain_core.outputs import ChatGeneration, ChatResult
 
 from guardrail.sampling.native import llm_output
-from guardrail.types import OptionScores, is_logprob
 
 LONGEST_TOKEN = 64
 """Characters a token may have on average before a text cannot come from ``max_tokens`` tokens."""
@@ -98,7 +95,7 @@ def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: Usage
     message = choice["message"]
     calls, invalid = tool_calls_of(message.get("tool_calls"))
     metadata: dict[str, Any] = {
-        "finish_reason": _end(choice, reply),
+        "finish_reason": end_in(choice, reply),
         "model_name": reply.get("model"),
         "model_provider": "openai-compatible",
     }
@@ -116,7 +113,7 @@ def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: Usage
     )
 
 
-def _end(choice: Mapping[str, Any], reply: Mapping[str, Any]) -> Any:
+def end_in(choice: Mapping[str, Any], reply: Mapping[str, Any]) -> Any:
     """The stated end of a choice; "error" where an error stands beside it, because its answer may be a part."""
     return "error" if choice.get("error") or reply.get("error") else choice.get("finish_reason")
 
@@ -182,118 +179,3 @@ def tool_calls_of(raw: Any) -> tuple[list[ToolCall], list[InvalidToolCall]]:
         else:
             calls.append(ToolCall(name=name, args=arguments, id=call_id, type="tool_call"))
     return calls, invalid
-
-
-def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionScores | str:
-    """Log-likelihood of each option label as the first token of the answer, or the reason why it cannot be read.
-
-    A label's probability is the sum over the listed first tokens that equal the label after leading white space is
-    removed: "A" and " A" are two tokens and one option. Scores are read only if *every* label is listed. A missing
-    label is not taken as improbable: endpoints list 20 tokens at most, and never a label of several tokens. Neither is
-    a token that is listed with a placeholder (`guardrail.types.is_logprob`).
-
-    Args:
-        choice: A choice drawn with ``top_logprobs`` at temperature 1 and top_p 1, where servers that report the
-            tempered distribution and servers that report the raw distribution agree.
-        labels: The option labels.
-    """
-    clash = next(((a, b) for a in labels for b in labels if a != b and b.startswith(a)), None)
-    if clash is not None:
-        return f"option {clash[0]!r} begins option {clash[1]!r}, so a first token does not distinguish them"
-    try:
-        listed = choice["logprobs"]["content"][0]["top_logprobs"]
-        entries = {(str(item["token"]), float(item["logprob"])) for item in listed}
-        booleans = any(isinstance(item["logprob"], bool) for item in listed)  # which count as 0 or 1
-    except (KeyError, IndexError, TypeError, ValueError):
-        return "the endpoint gave no top_logprobs for the first token"
-    numbers = not booleans and all(value <= 1e-6 for _, value in entries)  # NaN is no number
-    if not numbers or math.fsum(math.exp(value) for _, value in entries) > _ALL:
-        return "the endpoint's top_logprobs are not log-probabilities"
-    values = []
-    for label in labels:
-        values_of_label = [value for token, value in entries if token.lstrip() == label and is_logprob(value)]
-        if not values_of_label:
-            return f"option {label!r} is not among the {len(entries)} first tokens that the endpoint lists"
-        values.append(_log_sum(values_of_label))
-    return OptionScores(labels=tuple(labels), loglikelihoods=tuple(values))
-
-
-_ALL = 1.01
-"""Largest sum of probabilities of different tokens, with rounding (bfloat16: 0.4 %). Zeros for "not computed" exceed
-it."""
-
-
-def _log_sum(values: Sequence[float]) -> float:
-    top = max(values)
-    return top + math.log(math.fsum(math.exp(value - top) for value in values))
-
-
-# -- streams: the events of a chat completion as LangChain chunks -----------------------------------------------------
-
-
-async def chunks_of(events: AsyncIterable[Any]) -> AsyncGenerator[ChatGenerationChunk, None]:
-    """The chunks of a whole answer; the last one has the token counts, if the server reports them.
-
-    Only a ``finish_reason`` shows that an answer is complete: servers that break off may close the connection as usual.
-    It comes with the last piece of text or after it. Token counts are totals of the answer, even if every event has
-    some. Only the last counts are passed on, in one chunk, because LangChain adds up the counts of all chunks.
-
-    Raises:
-        MalformedReplyError: The stream has no event, an event of another kind, or an end without a reason.
-    """
-    begun, ended = False, False
-    usage: UsageMetadata | None = None
-    async for event in events:
-        begun = True
-        try:
-            chunk = _chunk(event)
-            usage = usage_of(event) if event.get("usage") else usage
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            detail = f"an event of the endpoint's stream is not a chunk of an answer ({error})"
-            raise MalformedReplyError(detail) from None
-        if chunk is not None:
-            ended = ended or "finish_reason" in chunk.message.response_metadata
-            yield chunk
-    if not begun:
-        raise MalformedReplyError("the endpoint's reply is not a stream of events")
-    if not ended:
-        raise MalformedReplyError(
-            "the endpoint's stream ended without a finish_reason, so the answer is cut off. Ask again; if it happens "
-            "often, look for time limits and limits on requests at once of the server and of proxies before it"
-        )
-    if usage is not None:
-        yield ChatGenerationChunk(message=AIMessageChunk(content="", usage_metadata=usage))
-
-
-def _chunk(event: Mapping[str, Any]) -> ChatGenerationChunk | None:
-    """The chunk of an event; None for events without content (keep-alives, token counts, further choices)."""
-    choices = event.get("choices") or []
-    if not choices:
-        return None
-    choice = choices[0]
-    if choice.get("index"):
-        return None
-    delta = choice.get("delta") or {}
-    metadata: dict[str, Any] = {}
-    if end := _end(choice, event):
-        metadata = {"finish_reason": end, "model_name": event.get("model")}
-        if event.get("system_fingerprint"):
-            metadata["system_fingerprint"] = event["system_fingerprint"]
-        metadata["model_provider"] = "openai-compatible"
-    if choice.get("logprobs"):
-        metadata["logprobs"] = choice["logprobs"]
-    message = AIMessageChunk(
-        content=text_of(delta.get("content")),
-        additional_kwargs={"refusal": delta["refusal"]} if delta.get("refusal") else {},
-        tool_call_chunks=[
-            tool_call_chunk(
-                name=(call.get("function") or {}).get("name"),
-                args=(call.get("function") or {}).get("arguments"),
-                id=call.get("id"),
-                index=call.get("index"),
-            )
-            for call in delta.get("tool_calls") or []
-        ],
-        response_metadata=metadata,
-    )
-    return ChatGenerationChunk(message=message, generation_info=metadata or None)

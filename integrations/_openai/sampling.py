@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+import numpy as np
 from langchain_core.messages import BaseMessage
 
 from guardrail.errors import BrokenOffReplyError, UnreadableReplyError
@@ -17,14 +19,17 @@ from guardrail.sampling.native import call_seed
 from guardrail.sampling.probe import ProbeCall, ProbeReply
 from guardrail.sampling.prober import reply_of
 from guardrail.sampling.replies import cause_of, failed_calls, read_reply, refused_samples
-from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Unmeasured
+from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Unmeasured, is_logprob
 
 from .endpoint import RETRIED, Attempted, is_of_route, status_of
 from .pins import ModelChangedError
-from .replies import ForeignReplyError, choices_of, message_of, option_scores, parsed, usage_of
+from .replies import ForeignReplyError, choices_of, message_of, parsed, usage_of
 from .requests import TOP_LOGPROBS
 
 PRIMARY, SAMPLES, OPTIONS = "primary", "samples", "options"
+CERTAIN = 1.01
+"""Largest sum of probabilities of different tokens, with rounding (bfloat16: 0.4 %). Zeros for "not computed" exceed
+it."""
 N_REFUSED = frozenset({400, 422})
 """HTTP statuses with which servers refuse several answers in one call, or so many."""
 
@@ -244,3 +249,37 @@ def _options(
     best = scores.loglikelihoods[scores.labels.index(scores.best)]
     tokens, logprobs = ((scores.best,), (min(best, 0.0),)) if plan.logprobs else (None, None)
     return scores, Sample(text=scores.best, tokens=tokens, logprobs=logprobs, finish_reason="stop"), ""
+
+
+def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionScores | str:
+    """Log-likelihood of each option label as the first token of the answer, or the reason why it cannot be read.
+
+    A label's probability is the sum over the listed first tokens that equal the label after leading white space is
+    removed: "A" and " A" are two tokens and one option. Scores are read only if *every* label is listed. A missing
+    label is not taken as improbable: endpoints list 20 tokens at most, and never a label of several tokens. Neither is
+    a token that is listed with a placeholder (`guardrail.types.is_logprob`).
+
+    Args:
+        choice: A choice drawn with ``top_logprobs`` at temperature 1 and top_p 1, where servers that report the
+            tempered distribution and servers that report the raw distribution agree.
+        labels: The option labels.
+    """
+    clash = next(((a, b) for a in labels for b in labels if a != b and b.startswith(a)), None)
+    if clash is not None:
+        return f"option {clash[0]!r} begins option {clash[1]!r}, so a first token does not distinguish them"
+    try:
+        listed = choice["logprobs"]["content"][0]["top_logprobs"]
+        entries = {(str(item["token"]), float(item["logprob"])) for item in listed}
+        booleans = any(isinstance(item["logprob"], bool) for item in listed)  # which count as 0 or 1
+    except (KeyError, IndexError, TypeError, ValueError):
+        return "the endpoint gave no top_logprobs for the first token"
+    numbers = not booleans and all(value <= 1e-6 for _, value in entries)  # NaN is no number
+    if not numbers or math.fsum(math.exp(value) for _, value in entries) > CERTAIN:
+        return "the endpoint's top_logprobs are not log-probabilities"
+    values = []
+    for label in labels:
+        values_of_label = [value for token, value in entries if token.lstrip() == label and is_logprob(value)]
+        if not values_of_label:
+            return f"option {label!r} is not among the {len(entries)} first tokens that the endpoint lists"
+        values.append(float(np.logaddexp.reduce(values_of_label)))
+    return OptionScores(labels=tuple(labels), loglikelihoods=tuple(values))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guardrail.testing import make_artifact
-from integrations._gateway.admission import read_body
+from integrations._gateway.bodies import read_body
 from integrations._gateway.config import Alias, Upstream
 from integrations._gateway.errors import ApiError
 from integrations._gateway.messages import MESSAGES

@@ -423,7 +423,7 @@ def test_a_client_that_gives_up_and_asks_again_joins(serve: Serve, endpoint: Hel
 
 def test_a_stream_that_waits_is_kept_alive(serve: Serve, endpoint: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint.holding = True
-    monkeypatch.setattr("integrations._gateway.app.KEEP_ALIVE", 0.05)
+    monkeypatch.setattr("integrations._gateway.replies.KEEP_ALIVE", 0.05)
     served = serve(stream_hold=0)
     assert served.url
     body = {**request_fields(UNSURE), "stream": True}

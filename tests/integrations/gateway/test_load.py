@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from integrations._gateway.admission import Room, has_more_values, read_body
+from integrations._gateway.admission import Room
+from integrations._gateway.bodies import has_more_values, read_body
 from integrations._gateway.config import Alias, Config, Key, Upstream
 from integrations._gateway.errors import ApiError
 from tests.integrations.gateway.conftest import SURE, Serve
@@ -54,7 +55,7 @@ def test_values_are_counted_without_the_commas_of_texts(text: str, values: int) 
 def test_a_body_of_many_values_is_refused_before_it_is_parsed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve(max_values=100)
     assert served.ask(SURE, metadata={"a": "," * 1000}).status_code == 200
-    monkeypatch.setattr("integrations._gateway.admission.jiter.from_json", None)
+    monkeypatch.setattr("integrations._gateway.bodies.jiter.from_json", None)
     reply = served.ask(SURE, x=[1] * 100)
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "too_many")
     assert "'max_values'" in reply.json()["error"]["message"]
@@ -77,7 +78,7 @@ def test_a_large_body_is_read_on_a_thread_and_a_small_one_at_once(
         off_loop.append("read_body" in repr(work) or "Gateway._read" in repr(work))
         return await threads(work, *arguments)
 
-    monkeypatch.setattr("integrations._gateway.admission.asyncio.to_thread", to_thread)
+    monkeypatch.setattr("integrations._gateway.bodies.asyncio.to_thread", to_thread)
     assert served.ask(SURE).status_code == 200
     assert not sum(off_loop)
     assert served.ask("x" * 200_000).status_code == 200

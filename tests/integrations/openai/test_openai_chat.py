@@ -28,7 +28,9 @@ from guardrail.sampling.sampler import Sampler, draw
 from guardrail.specs import identify
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._openai.endpoint import _retry_after
-from integrations._openai.replies import chunks_of, message_of, option_scores
+from integrations._openai.replies import message_of
+from integrations._openai.sampling import option_scores
+from integrations._openai.streams import chunks_of
 from integrations.openai_chat import OpenAICompatibleChat, Pin
 from tests.integrations.openai.faulty_endpoint import Endpoint, eventually
 
