@@ -25,7 +25,11 @@ def selected(*changed: str) -> list[str]:
     [
         # the file of its name, and the folder
         ("calibrate/rules/certificate.py", "calibrate/rules/test_certificate.py", "guardrail/judges/test_vote.py"),
-        ("integrations/_gateway/messages.py", "integrations/gateway/test_messages.py", "calibrate/test_fits.py"),
+        (
+            "integrations/_gateway/protocols/messages.py",
+            "integrations/gateway/test_messages.py",
+            "calibrate/test_fits.py",
+        ),
         # a name with a word before it, in the nearest folder that has tests
         ("guardrail/review/store.py", "guardrail/review/test_review_store.py", "calibrate/test_fits.py"),
         # commands are imported when they are called

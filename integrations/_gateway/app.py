@@ -22,19 +22,20 @@ from guardrail.sampling.draws import Draws
 
 from .admission import InFlight, Result, Room, authenticate, credential_of, may_use
 from .aliases import ALIAS, ServedAlias
-from .answers import CHAT
 from .bodies import Reader, content_of, is_json, read_body, refuse_other_types
 from .config import Config, Key, load_config
 from .errors import DOWN, FAULTS, ApiError, invalid, unavailable
 from .forwarding import CutError, Mask, passed_name
 from .health import Health, news
-from .litellm_api import GUARDRAIL, PATH, call_of, is_answer, prompt_of, unknown_call
-from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
+from .protocols.chat import CHAT
+from .protocols.dialect import Dialect
+from .protocols.litellm_api import GUARDRAIL, PATH, call_of, is_answer, prompt_of, unknown_call
+from .protocols.messages import MESSAGES
+from .protocols.responses import RESPONSES
 from .replies import error_response, failed, late_stream, response_of
-from .requests import Asked, Dialect, Question, read_request
-from .responses import RESPONSES
+from .requests import Asked, Question, read_request
 
 orjson = require("orjson", extra="serve")
 _requests = require("starlette.requests", extra="serve")

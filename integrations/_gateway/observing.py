@@ -34,7 +34,8 @@ from ..watcher import ObserveQueue, fate_of
 from .aliases import CREDENTIALS, ServedAlias
 from .errors import ApiError
 from .health import Health
-from .requests import DRAWING, Dialect, Question, bindings_of, drawing_fields, messages_of
+from .protocols.dialect import Dialect
+from .requests import DRAWING, Question, bindings_of, drawing_fields, messages_of
 
 LARGEST = 4 * 2**20
 """Bytes of an answer that is measured."""

@@ -12,9 +12,11 @@ from guardrail.errors import require
 from guardrail.explain import without_quotes
 
 from .admission import Result
-from .answers import completion, headers_of
+from .answers import headers_of
 from .errors import ApiError, unavailable
-from .requests import Asked, Dialect
+from .protocols.chat import completion
+from .protocols.dialect import Dialect
+from .requests import Asked
 
 _responses = require("starlette.responses", extra="serve")
 

@@ -14,9 +14,9 @@ from guardrail.testing import make_artifact
 from integrations._gateway.bodies import read_body
 from integrations._gateway.config import Alias, Upstream
 from integrations._gateway.errors import ApiError
-from integrations._gateway.messages import MESSAGES
+from integrations._gateway.protocols.messages import MESSAGES
+from integrations._gateway.protocols.responses import RESPONSES
 from integrations._gateway.requests import read_request
-from integrations._gateway.responses import RESPONSES
 from tests.integrations.gateway.conftest import MODEL
 
 UPSTREAM = (Upstream(url="http://127.0.0.1:1/v1", model="m"),)

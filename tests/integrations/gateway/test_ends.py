@@ -11,10 +11,11 @@ from guardrail import Guardrail
 from guardrail.errors import UnreadableReplyError
 from guardrail.sampling.replies import read_reply
 from guardrail.testing import ScriptedChat, make_artifact
-from integrations._gateway.answers import GuardReply, completion
-from integrations._gateway.messages import MESSAGES
-from integrations._gateway.requests import ChatRequest, Dialect
-from integrations._gateway.responses import RESPONSES
+from integrations._gateway.answers import GuardReply
+from integrations._gateway.protocols.chat import completion
+from integrations._gateway.protocols.dialect import ChatRequest, Dialect
+from integrations._gateway.protocols.messages import MESSAGES
+from integrations._gateway.protocols.responses import RESPONSES
 from integrations._openai.replies import message_of
 
 REQUEST = ChatRequest((), {}, stream=False, include_usage=False, logprobs=False, replaced=())

@@ -9,7 +9,7 @@ import pytest
 from guardrail.bindings import bindings_for
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.testing import make_artifact
-from integrations._gateway.litellm_api import PATH
+from integrations._gateway.protocols.litellm_api import PATH
 from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve, Served
 from tests.integrations.gateway.test_gateway import ADD, key_named
 

@@ -24,8 +24,8 @@ from guardrail.review.hooks import chosen
 from guardrail.testing import make_artifact
 from guardrail.types import Unmeasured
 from guardrail.uncertainty import make_estimator
-from integrations._gateway.answers import CHAT
 from integrations._gateway.config import Config
+from integrations._gateway.protocols.chat import CHAT
 from integrations._gateway.requests import Question
 from integrations.gateway import Gateway
 from integrations.watcher import Observed

@@ -13,8 +13,8 @@ from pydantic import BaseModel, TypeAdapter
 from guardrail.bindings import bindings_for, json_format
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.testing import make_artifact
-from integrations._gateway.messages import MESSAGES
-from integrations._gateway.responses import RESPONSES
+from integrations._gateway.protocols.messages import MESSAGES
+from integrations._gateway.protocols.responses import RESPONSES
 from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
 from tests.integrations.gateway.test_gateway import ADD
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from guardrail.plain_json import canonical_json
 
-from .._agents.calls import arguments_of
-from .errors import ApiError
-from .requests import Dialect, need, present
+from ..._agents.calls import arguments_of
+from ..errors import ApiError
+from .dialect import Dialect, need, present
 
 FIELDS = frozenset({
     "additional_provider_specific_params", "images", "input_type", "litellm_call_id", "litellm_trace_id",

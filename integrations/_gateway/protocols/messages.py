@@ -12,8 +12,8 @@ from typing import Any
 
 from guardrail.types import SamplingPlan
 
-from .errors import ApiError, invalid
-from .requests import (
+from ..errors import ApiError, invalid
+from .dialect import (
     ChatRequest,
     Dialect,
     content_of,

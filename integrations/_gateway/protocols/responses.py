@@ -11,9 +11,9 @@ from typing import Any
 
 from guardrail.types import SamplingPlan
 
-from .._openai.responses import call_item, message_item, stream_events, text_part, usage_of
-from .errors import ApiError, invalid
-from .requests import (
+from ..._openai.responses import call_item, message_item, stream_events, text_part, usage_of
+from ..errors import ApiError, invalid
+from .dialect import (
     ChatRequest,
     Dialect,
     content_of,

@@ -1,0 +1,1 @@
+"""Protocols of clients, as translations of chat completions."""
