@@ -153,6 +153,20 @@ def refuse_contradictions(records: Sequence[Record]) -> None:
     )
 
 
+def stricter(records: Sequence[Record]) -> tuple[list[Record], int]:
+    """The records with an answer that one of them labels wrong wrong in all of them, and how many labels that changed.
+
+    For labels of people who cannot be asked again: a fit refuses two labels of one answer (`refuse_contradictions`).
+    """
+    wrong = {_asked_and_answered(record) for record in records if record.correct is False}
+    too_good = [bool(record.correct) and _asked_and_answered(record) in wrong for record in records]
+    changed = [
+        record.model_copy(update={"correct": False}) if is_too_good else record
+        for record, is_too_good in zip(records, too_good, strict=True)
+    ]
+    return changed, sum(too_good)
+
+
 def _asked_and_answered(record: Record) -> str:
     primary = record.drawn.primary if record.drawn is not None else None
     calls = [call.model_dump() for call in primary.tool_calls] if primary is not None else []

@@ -41,12 +41,24 @@ Repeats = Literal["once", "all"]
 
 
 def split(
-    items: Sequence[T], *, test_fraction: float, seed: int = 0, groups: Groups = "category"
+    items: Sequence[T],
+    *,
+    test_fraction: float,
+    seed: int = 0,
+    groups: Groups = "category",
+    kept: NDArray[np.bool_] | None = None,
 ) -> tuple[Sequence[T], Sequence[T]]:
     """Cut records or questions in two at random: whole clusters when groups are clusters, single items otherwise.
 
     Equal questions (`Question.asked`), and clusters that share one, stay on one side. The order of the items does not
     matter.
+
+    Args:
+        items: Records or questions.
+        test_fraction: Share of the units in the test part, in (0, 1).
+        seed: Of the cut.
+        groups: Whether groups are clusters.
+        kept: Items whose units are not for the test part, shape (n,); the share is then of the other units.
 
     Returns:
         The calibration part and the test part.
@@ -60,12 +72,14 @@ def split(
     if groups == "cluster":
         all_grouped(table)
     unit_of, n_units = _units(table, groups)
-    n_test = round(test_fraction * n_units)
+    free = np.arange(n_units) if kept is None else np.setdiff1d(np.arange(n_units), unit_of[kept])
+    n_test = round(test_fraction * free.size)
     if not 0 < n_test < n_units:
         units = "clusters" if groups == "cluster" else "questions"
-        raise UsageError(f"{n_units} {units} cannot be cut at {test_fraction}: one part is empty. Use more of them.")
+        of = f"{n_units} {units}" if kept is None else f"{free.size} of {n_units} {units}"
+        raise UsageError(f"{of} cannot be cut at {test_fraction}: one part is empty. Use more of them.")
     chosen = np.zeros(n_units, dtype=np.bool_)
-    chosen[np.random.default_rng(seed).permutation(n_units)[:n_test]] = True
+    chosen[np.random.default_rng(seed).permutation(free)[:n_test]] = True
     in_test = chosen[unit_of]
     parts: list[Any] = [table.take(~in_test), table.take(in_test)]
     calibration, test = parts if table is items else map(list, parts)  # a plain sequence gives lists

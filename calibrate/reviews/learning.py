@@ -15,7 +15,7 @@ from guardrail.types import SampleSet
 
 from ..data.record import ItemLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader
-from ..data.split import Groups, all_grouped
+from ..data.split import Groups, split
 from ..data.table import among, table_of
 from ..judging import GateCounts, hashes_of_fit, held_out
 from ..ledger import Ledger, counted
@@ -79,8 +79,8 @@ def learn(
 ) -> Learned:
     """Fit a new threshold on reviews and hold it against the old one on reviews kept out of the fit.
 
-    The test part is drawn by a hash of each item's key, so that it stays the same while the queue grows, from items
-    that the artifact in force was not fitted on.
+    The test part is drawn from questions that the artifact in force was not fitted on. A question that several users
+    asked is in one part only.
 
     Args:
         pool: The queue.
@@ -104,7 +104,8 @@ def learn(
     key = artifact.estimator.name
     groups: Groups = "category" if artifact.calibration.group is None else "cluster"
     records = [_record(item, key) for item in sample]
-    part, test = _cut(records, sample, artifact, test_fraction, seed, groups)
+    met = among(table_of(records).asked_hashes(), hashes_of_fit(artifact))
+    part, test = split(records, test_fraction=test_fraction, seed=seed, groups=groups, kept=met)
     header = _header(artifact, part, name, {"missing": missing, "rate": rate})
     file = RecordFile(Path(name), header, tuple(part))
     own = artifact.outcome
@@ -130,35 +131,6 @@ def learn(
         new=held_out(fitted, test, key),
         waits=waiting(kept, missing, "more decisions of the sample"),
     )
-
-
-def _cut(
-    records: Sequence[Record],
-    sample: Sequence[ReviewedItem],
-    artifact: CalibrationArtifact,
-    test_fraction: float,
-    seed: int,
-    groups: Groups,
-) -> tuple[list[Record], list[Record]]:
-    """The records of the fit, and those of the test: whole clusters, of which the artifact in force has met no item."""
-    from guardrail.review.hooks import chosen
-
-    if not 0 < test_fraction < 1:
-        raise UsageError(f"test fraction must be in (0, 1), got {test_fraction}. Write 0.3 for 30 %.")
-    table = table_of(records) if groups == "category" else all_grouped(records)
-    met = among(table.asked_hashes(), hashes_of_fit(artifact)).tolist()
-    unit_of = [item.key if groups == "category" else str(item.group) for item in sample]
-    met_units = {unit for unit, is_met in zip(unit_of, met, strict=True) if is_met}
-    tested = {unit for unit in set(unit_of) - met_units if chosen(unit, test_fraction, salt=f"test {seed}")}
-    parts: tuple[list[Record], list[Record]] = ([], [])
-    for record, unit in zip(records, unit_of, strict=True):
-        parts[unit in tested].append(record)
-    if not all(parts):
-        raise UsageError(
-            f"{len(records)} reviewed items, of which the artifact in force was fitted on {sum(met)}, leave "
-            f"{len(parts[0])} for the fit and {len(parts[1])} for the test. Review more, or change --test-fraction."
-        )
-    return parts
 
 
 def _refuse_unaudited(pool: ReviewPool) -> None:

@@ -303,18 +303,22 @@ def _answer_right(verdict: Verdict, labels: Sequence[bool | None]) -> bool | Non
 
 
 def _one_label_each(items: Sequence[ReviewedItem]) -> tuple[tuple[ReviewedItem, ...], int]:
-    """One label for the same answer to the same question in the same conversation, also for items without a decision.
+    """One label for the same answer to the same question.
 
-    An answer that was called right and wrong is wrong: on the safe side. Returns also the number of such items.
+    An answer that was called right and wrong is wrong everywhere: on the safe side, and a fit refuses two labels. An
+    item without a decision has the label of the same answer in the same conversation. Returns also the number of items
+    that were called both.
     """
     labels_of: defaultdict[str, list[tuple[bool | None, ...]]] = defaultdict(list)
     for item in items:
         if item.labels:
             labels_of[_content(item)].append(item.labels)
+    decided_in = {(_content(item), item.context) for item in items if item.labels}
     both_ways, labelled = 0, []
     for item in items:
-        # Of the answer, or of each item of it, the labels that people gave it.
-        given = [set(some) for some in zip(*labels_of.get(_content(item), ()), strict=True)]
+        content = _content(item)
+        same = labels_of[content] if (content, item.context) in decided_in else []
+        given = [set(some) for some in zip(*same, strict=True)]  # for the answer, or for each item of it
         both_ways += any({True, False} <= some for some in given)
         labels = tuple(False if False in some else True if True in some else None for some in given)
         correct = _answer_right(item.verdict, labels)
@@ -323,12 +327,12 @@ def _one_label_each(items: Sequence[ReviewedItem]) -> tuple[tuple[ReviewedItem, 
 
 
 def _content(item: ReviewedItem) -> str:
-    """The question, its conversation and the answer, as a key."""
+    """What was asked, as `Question.asked`, and what was answered."""
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()
     places = [each.path for each in item.verdict.items] if item.verdict.by_items else []
-    return canonical_json([item.question.strip(), item.context, text, calls, *([places] if places else [])])
+    return canonical_json([item.question.strip(), item.messages, text, calls, places])
 
 
 def _refuse_different(artifacts: Sequence[CalibrationArtifact]) -> None:

@@ -23,6 +23,7 @@ from guardrail.uncertainty import Estimator
 
 from ..agent_steps import ANSWER
 from ..correctness import CorrectnessRule, label_records, labelled_by
+from ..data.labels import stricter
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.table import table_of
 from ..pipeline import part_header
@@ -135,8 +136,10 @@ def labelled(
     tool: str,
     estimator: Estimator,
     rule: CorrectnessRule | None = None,
-) -> RecordFile:
+) -> tuple[RecordFile, int]:
     """The records of the messages that call a tool, or are answers, scored, and labelled by people's decisions.
+
+    What was right in one conversation and wrong in an equal one counts as wrong; the second value counts such labels.
 
     Args:
         file: The samples.
@@ -167,8 +170,9 @@ def labelled(
         record.model_copy(update=nobody) if step.correct is None else record
         for record, step in zip(records, used, strict=True)
     ]
-    header = part_header(header, records)
-    return score_records(replace(file, header=header, records=table_of(records)), [estimator])
+    records, n_both_ways = stricter(records)
+    part = replace(file, header=part_header(header, records), records=table_of(records))
+    return score_records(part, [estimator]), n_both_ways
 
 
 def _said(step: ReviewedStep, rule: CorrectnessRule | None) -> dict[str, Any]:

@@ -43,6 +43,7 @@ from tests.calibrate.reviewing import (
     TEMPLATES,
     THRESHOLD,
     artifact_of,
+    audit,
     decide,
     item,
     pool_of,
@@ -277,6 +278,23 @@ def test_the_same_answer_has_one_label_and_the_worse_of_two(store: ReviewStore) 
     assert read_reviews(store, [ARTIFACT]).both_ways == 2
 
 
+def test_of_two_people_who_disagree_about_one_answer_in_two_threads_the_stricter_counts(store: ReviewStore) -> None:
+    """The fit refused two labels of one answer, and nothing in a review store could be removed."""
+    audit(store, range(40))
+    decide(store, lambda _: "approve")
+    for thread in ("a", "b", "c"):
+        content = content_of(verdict_of("x", 0.9), [HumanMessage("x")], metadata={"thread_id": thread})
+        store.enqueue(content, key=thread)
+    for action in ("approve", "reject"):
+        lease = store.claim("ada")
+        assert lease is not None
+        store.decide(lease, Decision(action=action))
+    pool = read_reviews(store, [ARTIFACT])
+    assert [one.correct for one in pool.items[40:]] == [False, False, None], "nobody has decided in the third thread"
+    assert pool.both_ways == 2
+    assert learn(pool, ARTIFACT, name="reviews", missing="leave-out").rate == 1.0
+
+
 def test_equal_words_in_two_conversations_are_two_questions(store: ReviewStore) -> None:
     """Else one "And there?" of the calibration would keep every other one out of the test part."""
     sample = audit_sample(store, 1.0)
@@ -288,6 +306,15 @@ def test_equal_words_in_two_conversations_are_two_questions(store: ReviewStore) 
     records = [*learned.test, *learned.file.records]
     assert {record.question for record in records} == {"And there?"}
     assert len(set(table_of(records).asked_hashes().tolist())) == 20
+
+
+def test_a_question_that_users_repeat_is_in_the_fit_or_in_the_test() -> None:
+    """With users who ask the same things every day nothing could be learned: the test met questions of the fit."""
+    items = [item(f"{i}", i % 10 / 10, i % 3 > 0, question=f"Question {i % 20}?") for i in range(60)]
+    learned = learn(pool_of(*items), ARTIFACT, name="reviews")
+    tested, fitted = ({record.question for record in part} for part in (learned.test, learned.file.records))
+    assert (len(tested), len(fitted), tested & fitted) == (6, 14, set())  # 30 % of 20 questions
+    assert len(learned.test) + len(learned.file.records) == 60
 
 
 def test_end_to_end_with_a_guard(store: ReviewStore) -> None:

@@ -194,7 +194,7 @@ def reviewed(rng: np.random.Generator, n: int) -> tuple[ReviewedItem, ...]:
     return tuple(replace(item, question=f"Question {item.id}?") for item in items)
 
 
-def rates_of_the_gate_in_force(runs: int = 16) -> tuple[float, float, int]:
+def rates_of_the_gate_in_force(runs: int = 40) -> tuple[float, float, int]:
     """Return its error rate on the test part of the second turn, on the items of its fit, and answers in the test part.
 
     Another seed cuts the second turn, so that items of the first fit would be drawn for the test.

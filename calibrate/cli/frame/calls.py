@@ -111,7 +111,9 @@ def learn_calls(
     _refuse_others_labels(labelled_file, steps)
     measured, rule = _measure(tool, compare)
     file = _drawn(used, drawing, measured, drawn_file) if file is None else file
-    part = labelled(file, used, tool, measured, rule)
+    part, n_both_ways = labelled(file, used, tool, measured, rule)
+    if n_both_ways:
+        print_line(f"{n_both_ways} approved messages count as wrong: equal ones were rejected or edited.", "yellow")
     key = estimator_key(measured)
     if unmeasured := arrays(part.records, key).n_unmeasured:
         print_line(
@@ -129,13 +131,9 @@ def learn_calls(
         return
     decided = sqlite_path(asked.source) or read[0]  # a store on a server is read with records
     ledger = Ledger([decided.with_name(f"{decided.stem}.{tool}.jsonl"), labelled_file])
+    rule_name = asked.rule or CERTIFIED
     fitted = fit_artifact(
-        labelled_file,
-        score=key,
-        alpha=asked.alpha,
-        rule=asked.rule or CERTIFIED,
-        delta=asked.delta,
-        groups="cluster",
+        labelled_file, score=key, alpha=asked.alpha, rule=rule_name, delta=asked.delta, groups="cluster"
     )
     fitted = counted(fitted, ledger)
     ledger.copy_to(labelled_file)

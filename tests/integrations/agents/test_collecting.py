@@ -370,6 +370,24 @@ def test_stores_of_two_agents_share_no_file_and_no_ledger() -> None:
     assert "2 fits have used these labels" in output
 
 
+def test_of_two_people_who_disagree_about_equal_calls_the_stricter_counts() -> None:
+    """The fit refused both labels, and a decision is final: nothing could be learned about the tool any more."""
+    approved(20)
+    model = chat(again=[sending(40)])
+    guarded_agent = agent(model, collecting(records="reviews.agent.jsonl"))
+    with ReviewStore("reviews.db") as store:
+        for thread, action in (("a", "approve"), ("b", "reject")):
+            ask(guarded_agent, "again", thread)
+            (item,) = ReviewBridge(store).enqueue(guarded_agent, {"configurable": {"thread_id": thread}})
+            lease = store.claim("ann", item=item.id)
+            assert lease is not None
+            store.decide(lease, Decision(action=action))
+    output = learn("reviews.db", "--alpha", "0.3", "--out", "gate.json")
+    assert "1 approved messages count as wrong: equal ones were rejected or edited." in output
+    right = [record.correct for record in read_records("gate.records.jsonl").records]
+    assert (right.count(True), right.count(False)) == (20, 2)
+
+
 def test_without_a_threshold_the_next_step_is_more_decisions() -> None:
     approved(8)
     output = learn("reviews.db", *FIT, "transfers.json")
