@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,15 +10,12 @@ import numpy as np
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import share_of
 from guardrail.items.spec import ItemFigures, ItemScores, ItemsSpec
-from guardrail.notebook import percent
+from guardrail.notebook import Table, percent
 
 from ..data.item_columns import ItemColumns
 from ..rules import RULES
 from ..rules.certificate import interval
 from ..rules.items import AnswerItems
-
-PATHS = ("path", "items", "wrong", "kept", "wrong among kept")
-"""Heads of `paths_table`."""
 
 
 def item_figures(items: AnswerItems, threshold: float | None, columns: ItemColumns | None = None) -> ItemFigures:
@@ -62,66 +57,34 @@ def _recall(items: AnswerItems, threshold: float | None, columns: ItemColumns) -
     return {"reference": int(size.sum()), "recalled": int(matched.sum()), "recall_interval": ends}
 
 
-@dataclass(frozen=True, slots=True)
-class PathRow:
-    """Counts of one field path over all answers: its items, the wrong ones, the kept ones, the wrong among the kept.
+def by_path(artifact: CalibrationArtifact, items: AnswerItems, columns: ItemColumns) -> tuple[Table, list[str]]:
+    """Counts of labelled answers by field path, and sentences about fields that err more than the target.
 
-    ``path`` has "*" for the entries of a list.
+    The paths stand in the order in which they first occur, with "*" for the entries of a list.
     """
-
-    path: str
-    items: int
-    wrong: int
-    kept: int
-    kept_wrong: int
-
-
-def path_rows(items: AnswerItems, threshold: float | None, columns: ItemColumns) -> list[PathRow]:
-    """Counts by field path, in the order in which the paths first occur."""
-    kept, wrong = items.kept(threshold), items.wrong == 1
+    kept, wrong = items.kept(artifact.threshold), items.wrong == 1
     number: dict[str, int] = {}
     row_of = np.array([number.setdefault(_pattern(path), len(number)) for path in columns.paths], dtype=np.int64)
     row = row_of[columns.path]
     _, first = np.unique(row, return_index=True)
-    names = list(number)
-    return [
-        PathRow(
-            names[code],
-            int((row == code).sum()),
-            int((wrong & (row == code)).sum()),
-            int((kept & (row == code)).sum()),
-            int((kept & wrong & (row == code)).sum()),
+    names, rows, warnings = list(number), [], []
+    for code in row[np.sort(first)].tolist():
+        here = row == code
+        n, n_wrong, k, e = (
+            int(np.count_nonzero(each)) for each in (here, here & wrong, here & kept, here & kept & wrong)
         )
-        for code in row[np.sort(first)].tolist()
-    ]
+        rows.append((names[code], str(n), *(share_of(part, of) for part, of in ((n_wrong, n), (k, n), (e, k)))))
+        # The promise is about all fields together.
+        if RULES[artifact.outcome.rule].population == "items" and k and interval(e, k)[0] > artifact.alpha:
+            warnings.append(
+                f"Of the kept values of {names[code]}, {percent(e / k)} are wrong: the promise is about all items "
+                "together. If this field decides alone, calibrate it alone."
+            )
+    return Table(("path", "items", "wrong", "kept", "wrong among kept"), rows, prose=("path",)), warnings
 
 
 def _pattern(path: str) -> str:
     return "/".join("*" if step.isdigit() else step for step in path.split("/")) or "(the whole answer)"
-
-
-def path_warnings(artifact: CalibrationArtifact, rows: Sequence[PathRow]) -> list[str]:
-    """Sentences about fields that err more than the target, where the promise is about all fields together."""
-    if RULES[artifact.outcome.rule].population != "items":
-        return []
-    return [
-        f"Of the kept values of {row.path}, {percent(row.kept_wrong / row.kept)} are wrong: the promise is about all "
-        "items together. If this field decides alone, calibrate it alone."
-        for row in rows
-        if row.kept and interval(row.kept_wrong, row.kept)[0] > artifact.alpha
-    ]
-
-
-def paths_table(rows: Sequence[PathRow]) -> list[tuple[str, ...]]:
-    """Rows of path, items, wrong, kept and wrong among kept, as texts."""
-    return [
-        (
-            row.path,
-            str(row.items),
-            *(share_of(k, n) for k, n in ((row.wrong, row.items), (row.kept, row.items), (row.kept_wrong, row.kept))),
-        )
-        for row in rows
-    ]
 
 
 def item_facts(artifact: CalibrationArtifact) -> list[tuple[str, str]]:

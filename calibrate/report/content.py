@@ -22,7 +22,7 @@ from ..data.table import table_of
 from ..evaluation.choice import Ranked
 from ..evaluation.label_checks import Suspicious, judge_to_look_at, lowest, merged, missed, suspicious
 from ..evaluation.results import FEW_NOTE, Evaluation, EvaluationRow, cells, few
-from ..items.figures import PATHS, path_rows, path_warnings, paths_table
+from ..items.figures import by_path
 from ..judging import GateCounts, accepted_of
 from ..rules import RULES
 from ..scoring.items import ScoredItems
@@ -353,12 +353,12 @@ def item_sections(artifact: CalibrationArtifact, parts: Sequence[Part]) -> Itera
     """Counts by path of each part, the test part first."""
     for part in reversed(parts):
         scored = ScoredItems.of(table_of(part.records), ItemsSpec.of(artifact.estimator))
-        rows = path_rows(scored.items, artifact.threshold, scored.columns)
+        table, warnings = by_path(artifact, scored.items, scored.columns)
         yield Section(
             f"Items, {part.name}",
             figures_lines(part.counts.items or artifact.items, artifact.outcome.rule),
-            Table(PATHS, paths_table(rows), prose=PATHS[:1]),
-            path_warnings(artifact, rows),
+            table,
+            warnings,
         )
 
 

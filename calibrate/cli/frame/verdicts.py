@@ -20,7 +20,7 @@ from ...data.records import Record
 from ...data.table import table_of
 from ...evaluation.choice import Chosen
 from ...evaluation.promise_test import Audit
-from ...items.figures import PATHS, path_rows, path_warnings, paths_table
+from ...items.figures import by_path
 from ...report.assessment import MOST_WARNINGS, Found, VerdictText, verdict_text
 from ...report.content import score_table
 from ...scoring.items import ScoredItems
@@ -160,10 +160,10 @@ def print_paths(artifact: CalibrationArtifact, records: Sequence[Record]) -> Non
     if artifact.items is None:
         return
     scored = ScoredItems.of(table_of(records), ItemsSpec.of(artifact.estimator))
-    rows = path_rows(scored.items, artifact.threshold, scored.columns)
-    if len(rows) > 1:
-        console.print(table("Items by path", PATHS, paths_table(rows)))
-    for line in path_warnings(artifact, rows):
+    shown, warnings = by_path(artifact, scored.items, scored.columns)
+    if len(shown.rows) > 1:
+        console.print(table("Items by path", shown.heads, shown.rows))
+    for line in warnings:
         print_line(line, "yellow")
 
 

@@ -19,7 +19,7 @@ from calibrate.evaluation.planning import plan
 from calibrate.evaluation.populations import ItemPilot
 from calibrate.evaluation.promise_test import Audit
 from calibrate.items.answers import label_items, measure_records, stored_spec
-from calibrate.items.figures import item_figures, path_rows
+from calibrate.items.figures import by_path, item_figures
 from calibrate.judging import Judged, held_out
 from calibrate.pipeline import fit_artifact
 from calibrate.report import write_report
@@ -226,11 +226,12 @@ def test_figures_by_hand() -> None:
 
 def test_paths(file: RecordFile) -> None:
     data = ScoredItems.of(table_of(file.records), stored_spec(file))
-    rows = path_rows(data.items, 0.2, data.columns)
-    assert [row.path for row in rows] == ["/number", "/total", "/buyer", "/due"]
-    assert sum(row.items for row in rows) == data.items.size.sum()
-    assert sum(row.kept for row in rows) == data.items.counts(0.2)[0].sum()
-    assert rows[0].wrong < rows[3].wrong
+    artifact = fitted(file, 0.2)
+    rows = by_path(artifact, data.items, data.columns)[0].rows
+    assert [path for path, *_ in rows] == ["/number", "/total", "/buyer", "/due"]
+    assert sum(int(n) for _, n, *_ in rows) == data.items.size.sum()
+    kept = data.items.counts(artifact.threshold)[0].sum()
+    assert sum(int(cell.split("(")[1].split()[0]) for *_, cell, _ in rows) == kept  # "50 % (3 of 6)"
 
 
 def test_rules_over_splits_count_items_and_answers(file: RecordFile) -> None:
