@@ -141,18 +141,6 @@ def better(file: RecordFile) -> RecordFile:
     return RecordFile(file.path, file.header.model_copy(update={"model": model}), records)
 
 
-def test_records_are_matched_by_id_whatever_their_order(labelled: RecordFile) -> None:
-    small, large = labelled, better(labelled)
-    turned_small, turned_large = (with_records(file, file.records[::-1]) for file in (small, large))
-    in_order = matched([small, large], [NAME, NAME])
-    assert in_order.uncertainty.shape == (240, 2)
-    for files in ([small, turned_large], [turned_small, large], [turned_small, turned_large]):
-        reordered = matched(files, [NAME, NAME])
-        assert in_order.ids == reordered.ids
-        assert (in_order.uncertainty == reordered.uncertainty).all()
-        assert (in_order.error == reordered.error).all()
-
-
 @pytest.mark.parametrize("groups", ["category", "cluster"])
 def test_the_same_answers_give_the_same_cascade_in_whatever_order_they_arrived(
     labelled: RecordFile, groups: Literal["category", "cluster"]

@@ -70,13 +70,6 @@ def test_delta_defaults_to_a_tenth() -> None:
     assert fit(U, E, alpha=0.3, rule="acrc").delta is None
 
 
-def test_one_item_is_enough_to_ask() -> None:
-    for rule in WHOLE:
-        outcome = fit([1.0], [0], alpha=0.5, rule=rule)
-        assert outcome.n == 1
-        assert not isinstance(outcome, Feasible) or outcome.n_accepted == 1
-
-
 def test_an_infeasible_outcome_has_the_attributes_of_a_feasible_one() -> None:
     outcome = fit([0.1, 0.2, 0.3, 0.4] * 25, [1, 1, 0, 1] * 25, alpha=0.1)
     assert isinstance(outcome, Infeasible)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 
@@ -30,34 +29,11 @@ FALSE_ALARM = 1e-4
 """Chance that a test fails although the promise holds exactly at its limit."""
 RUNS, N = 500, 150
 """Simulated calibrations, and labels of each."""
-SCORES = 12
-
-
-def false_certificates(spent: Sequence[float]) -> int:
-    """Count the runs in which any of several scores that say nothing is certified, where each answer errs with "
-    "alpha."""
-    rng, failed = np.random.default_rng(20261), 0
-    for _ in range(RUNS):
-        error = (rng.random(N) < ALPHA).astype(np.int64)
-        failed += any(
-            isinstance(fit(rng.random(N), error, alpha=ALPHA, delta=delta, rule="certified"), Feasible)
-            for delta in spent
-        )
-    return failed
 
 
 def limit(delta: float) -> float:
     """Return the most failures that a promise at delta passes with."""
     return float(stats.binom.ppf(1 - FALSE_ALARM, RUNS, delta))
-
-
-def test_twelve_fits_keep_the_confidence_that_is_stated() -> None:
-    """Twelve fits at delta / 12 each state delta together."""
-    assert false_certificates([DELTA / SCORES] * SCORES) <= limit(DELTA)
-
-
-def test_negative_control_the_best_of_twelve_in_silence() -> None:
-    assert false_certificates([DELTA] * SCORES) > 3 * RUNS * DELTA
 
 
 # -- questions that are in a file several times ------------------------------------------------------------------------

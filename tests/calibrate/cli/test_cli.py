@@ -401,24 +401,6 @@ def test_plan() -> None:
     assert "Write 0.1 for 10 %" in run("plan", "--alpha", "10", "--accuracy", "0.8", "--auroc", "0.85", code=2)
 
 
-def test_fit_points_at_labels_that_may_be_reversed(records_path: Path, labelled: RecordFile, tmp_path: Path) -> None:
-    turned = [record.model_copy(update={"correct": not record.correct}) for record in labelled.records]
-    write_records(records_path, labelled.header, turned)
-    shown = run(
-        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-s", "semantic_entropy", "-o", tmp_path / "a.json"
-    )
-    assert "Is the score upside down?" in shown
-    assert "the labels may be reversed" in shown
-    write_records(records_path, labelled.header, labelled.records)
-    shown = run("fit", "--rule", "acrc", records_path, "-a", "0.15", "-s", "perplexity", "-o", tmp_path / "a.json")
-    assert "Nothing shows that perplexity tells right from wrong" in shown
-    shown = run(
-        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-s", "semantic_entropy", "-o", tmp_path / "a.json"
-    )
-    assert "rank this model's errors" not in shown
-    assert "reversed" not in shown
-
-
 def test_fit_asks_for_a_second_look_where_labels_cost_the_threshold(
     records_path: Path, labelled: RecordFile, tmp_path: Path
 ) -> None:
@@ -495,13 +477,6 @@ def test_a_langchain_name_needs_langchain(questions: Path, tmp_path: Path, monke
     monkeypatch.setitem(__import__("sys").modules, "langchain.chat_models", None)
     shown = run("collect", questions, "--model", "openai:gpt-4o-mini", "--out", tmp_path / "r.jsonl", code=1)
     assert "pip install langchain langchain-openai" in shown
-
-
-def test_score_can_write_elsewhere(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:
-    target = tmp_path / "scored.jsonl"
-    run("score", records_path, "-s", "self_consistency:exact", "--out", target)
-    assert "self_consistency:exact" in read_records(target).header.estimators
-    assert read_records(records_path).header == labelled.header
 
 
 def test_labels_that_people_gave(records_path: Path, tmp_path: Path) -> None:

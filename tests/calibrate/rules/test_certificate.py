@@ -65,24 +65,6 @@ def test_the_walk_begins_at_its_start_and_ends_before_the_first_failure() -> Non
     assert (blocked.reason, blocked.start) == ("risk_never_low_enough", 38)
 
 
-def test_an_infeasible_outcome_carries_the_first_threshold_with_its_exact_bound() -> None:
-    """Two wrong of the surest 25 of 100: P(Bin(25, a) <= 2) = .1 at a = .1994, the number that a person can act on."""
-    wrong = [1, 1] + [0] * 28 + [1] * 70
-    found = outcome(wrong, 0.1)
-    assert isinstance(found, Infeasible)
-    assert found.reason == "risk_never_low_enough"
-    assert found.first == smallest(np.arange(100.0), wrong)
-    assert isinstance(found.first, Feasible)
-    assert (found.first.k, found.first.e, found.first.threshold) == (25, 2, 24.0)
-    bound = found.first.bound
-    assert bound is not None
-    assert stats.binom.cdf(2, 25, bound) == pytest.approx(0.1)
-    # What it accepts does not depend on the alpha that failed.
-    other = outcome(wrong, 0.05)
-    assert isinstance(other, Infeasible)
-    assert other.first == found.first
-
-
 def test_too_few_items() -> None:
     for n in (14, 15):  # .85^14 = .103, .85^15 = .087
         assert isinstance(outcome([0] * n, 0.15), Feasible if n == 15 else Infeasible)
