@@ -23,7 +23,6 @@ from guardrail.outcome import Scope
 from guardrail.plain_json import canonical_json, sha256_hex
 
 from .data.questions import fingerprint
-from .data.record import was_looked_at
 from .data.records import Record, RecordFile
 from .data.table import LOOKED_AT, table_of
 from .scoring.metrics import ks_two_sample
@@ -74,13 +73,14 @@ def draw_to_label(
         raise UsageError(f"the number of questions to label must be at least 1, got {n}.")
     _refuse_labelled(file)
     n_failed = refuse_failed(file.records, estimator, allowed=without_failed)
-    pool = [(record, value) for record in file.records if (value := _value(record, estimator)) is not None]
-    if not pool:
+    values = file.records.scores(estimator)
+    pool = values[~np.isnan(values)]
+    if not pool.size:
         raise UsageError(f"{file.path} has no {estimator!r} scores. Run: calibrate score {file.typed}")
-    cut = cut_at(np.array([value for _, value in pool]), share)
+    cut = cut_at(pool, share)
     # Sorted by id, so that the draw depends on the seed and not on the order of the file.
-    within = sorted((record for record, value in pool if value <= cut), key=lambda record: record.id)
-    _refuse_few(len(within), len(pool), n, share, fixed_beforehand=fixed_beforehand)
+    within = sorted(file.records.take(values <= cut), key=lambda record: record.id)
+    _refuse_few(len(within), pool.size, n, share, fixed_beforehand=fixed_beforehand)
     order = np.random.default_rng(seed).permutation(len(within))[:n]
     drawn = tuple(within[i] for i in order.tolist())
     scope = Scope(
@@ -89,7 +89,7 @@ def draw_to_label(
         cut=cut,
         n_asked=len(file.records),
         n_failed=n_failed,
-        n_pool=len(pool),
+        n_pool=pool.size,
         n_within=len(within),
         n=n,
         seed=seed,
@@ -107,7 +107,7 @@ def draw_to_label(
 
 
 def _refuse_labelled(file: RecordFile) -> None:
-    labelled = sum(record.correct is not None or record.is_undecided for record in file.records)
+    labelled = int(np.count_nonzero(file.records.counted_labels() >= 0))
     if labelled:
         raise UsageError(
             f"{file.path} has labels on {labelled} of {len(file.records)} records, and what is drawn to be labelled "
@@ -143,10 +143,11 @@ def refuse_scope_after_labels(file: RecordFile, share: float, labelled: Sequence
     Raises:
         UsageError: One of them has a label on a question of these records, and another scope.
     """
-    pool = {record.id for record in file.records}
+    pool = set(file.records.ids)
     for drawn in labelled:
         scope = drawn.header.scope
-        known = sum(record.id in pool and not waits_for_label(record) for record in drawn.records)
+        seen = drawn.records.take(~waiting_of(drawn.records)).ids
+        known = sum(name in pool for name in seen)
         if known and scope.is_drawn and share not in (1, scope.share):
             raise UsageError(
                 f"{drawn.path} has labels on {known} of these questions, drawn within scope {scope.share:g}. A scope "
@@ -186,8 +187,8 @@ def _refuse_changed_draw(file: RecordFile, scope: Scope, used: Sequence[Record],
             f"the questions of {file.path} were drawn by their {scope.score!r} scores, so {estimator!r} cannot be "
             f"fitted on them: use --score {scope.score}, or draw anew with `calibrate sample`."
         )
-    scores = [(record.id, _value(record, estimator)) for record in used]
-    above = [name for name, score in scores if score is not None and not scope.covers(score)]
+    values = table_of(used).scores(estimator)
+    above = table_of(used).take(~np.isnan(values) & ~scope.covers(values)).ids
     fault = None
     if fingerprint(record.to_question() for record in file.records) != file.header.questions_sha256:
         number = f"the {len(file.records)} questions of {file.path} are not the {scope.n} that were drawn"
@@ -203,16 +204,13 @@ def _refuse_changed_draw(file: RecordFile, scope: Scope, used: Sequence[Record],
 
 def draw_digest(records: Sequence[Record], estimator: str) -> str:
     """SHA-256 of ids and scores, in this order."""
-    return sha256_hex(canonical_json([[record.id, _value(record, estimator)] for record in records]))
-
-
-def waits_for_label(record: Record) -> bool:
-    """Whether nobody, and no rule, has looked at the answer yet. An answer that could not be decided does not wait."""
-    return record.correct is None and not was_looked_at(record.label_detail)
+    table = table_of(records)
+    values = [None if score != score else score for score in table.scores(estimator).tolist()]
+    return sha256_hex(canonical_json([*map(list, zip(table.ids, values, strict=True))]))
 
 
 def waiting_of(records: Sequence[Record]) -> NDArray[np.bool_]:
-    """Which records wait for a label; see `waits_for_label`."""
+    """Which answers neither a person nor a rule has looked at yet. One that could not be decided does not wait."""
     table = table_of(records)
     waiting: NDArray[np.bool_] = (table.labels() < 0) & ((table.flags() & LOOKED_AT) == 0)
     return waiting
@@ -231,8 +229,3 @@ def cut_at(values: Reals, share: float) -> float:
             f"{share:g}. Take at least {math.ceil(1_000 * upto[0] / values.size) / 1_000:g}, or a finer score."
         )
     return float(score[allowed[-1]])
-
-
-def _value(record: Record, estimator: str) -> float | None:
-    score = record.scores.get(estimator)
-    return None if score is None else score.value

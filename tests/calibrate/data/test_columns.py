@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 
 from calibrate.data import columns
 from calibrate.data.columns import open_records
+from calibrate.data.record import was_looked_at
 from calibrate.data.records import Record, RecordFile, read_records, rewrite_records, write_records
 from calibrate.data.split import split
 from calibrate.data.table import CUT, DIGESTS, NUMBERS, RecordTable, among, table_of
 from calibrate.judging import held_out
 from calibrate.pipeline import fit_artifact
-from calibrate.scope import waiting_of, waits_for_label
+from calibrate.scope import waiting_of
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import RecordError, UsageError
 from guardrail.plain_json import canonical_json
@@ -72,7 +73,8 @@ def assert_columns(records: RecordTable) -> None:
     """Each column is what its description says of the records."""
     rows = sorted(sha256(canonical_json(r.to_question().model_dump()).encode()).digest()[:16] for r in records)
     assert records.fingerprint() == sha256(b"".join(rows)).hexdigest()
-    assert waiting_of(records).tolist() == [waits_for_label(record) for record in records]
+    waiting = [record.correct is None and not was_looked_at(record.label_detail) for record in records]
+    assert waiting_of(records).tolist() == waiting
     assert records.undecided().tolist() == [record.is_undecided for record in records]
     assert (records.flags() & CUT != 0).tolist() == [record.cut_off for record in records]
     assert [None if label < 0 else label == 1 for label in records.labels()] == [record.correct for record in records]
