@@ -167,17 +167,16 @@ def fit_cascade(
         for file, key in zip(files, scores, strict=True)
     )
     pool = matched(files, scores, groups=groups)
-    used_ids = set(pool.ids)
-    for file, key in zip(files, scores, strict=True):
+    used = [_by_id(file.records, set(pool.ids)) for file in files]
+    for file, key, part in zip(files, scores, used, strict=True):
         # Here and not only in `fit_artifact` below, which compares no clusters: it gets one question of each.
         spec = file.header.estimators.get(key)
         if spec is not None:
-            refuse_overlap(spec, [record for record in file.records if record.id in used_ids], groups=groups)
+            refuse_overlap(spec, part, groups=groups)
     outcome = _outcome(pool, alpha, delta, share)
     stages = []
     for stage, (file, key) in enumerate(zip(files, scores, strict=True)):
-        used = [record for record in file.records if record.id in used_ids]
-        single = fit_artifact(file, score=key, alpha=alpha, part=used, without_failed=True)
+        single = fit_artifact(file, score=key, alpha=alpha, part=used[stage], without_failed=True)
         own = _stage_outcome(single, outcome, stage, pool.uncertainty[:, stage])
         stages.append(single.model_copy(update={"outcome": own}))
     return CascadeArtifact(
