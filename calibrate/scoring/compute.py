@@ -6,7 +6,6 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from guardrail.uncertainty import (
     measure_stream,
     unmet_needs,
 )
-from guardrail.uncertainty.combine import Ranks, expanded, needs_ranks, with_ranks
+from guardrail.uncertainty.combine import Ranks, needs_ranks, with_ranks
 from guardrail.uncertainty.plan import check_arguments
 
 from ..data.progress import Progress, silent
@@ -116,7 +115,7 @@ def score_records(
     Raises:
         UsageError: No estimator.
     """
-    scoring = Scoring.of(file.header, lambda _: estimators, _ranks(estimators, file if ranks is None else ranks))
+    scoring = Scoring.of(file.header, estimators, _ranks(estimators, file if ranks is None else ranks))
     total = len(file.records)
     scored = []
     for record in scoring.of_records(file.records):
@@ -157,11 +156,14 @@ def score_file(
     written: list[RecordHeader] = []
 
     def change(reader: RecordReader) -> tuple[RecordHeader, Iterator[Record]]:
-        chosen = estimators(reader.header.plan)
+        header, chosen = reader.header, estimators(reader.header.plan)
         own = _ranks(chosen, source if ranks is None else ranks)
-        make = partial(Scoring.of, reader.header, estimators, own)
-        scoring = Scoring.of(reader.header, lambda _: chosen, own)
+        scoring = Scoring.of(header, chosen, own)
         written.append(scoring.header)
+
+        def make() -> Scoring:  # another process makes its own models
+            return Scoring.of(header, estimators(header.plan), own)
+
         # A file may hold more records than its header counts, and progress past its total would mislead.
         total = scoring.header.n_questions
         return scoring.header, summarised(engine(reader, make) if engine else scoring.of_records(reader), total)
@@ -191,15 +193,9 @@ class Scoring:
     estimators: Sequence[Estimator]
 
     @classmethod
-    def of(
-        cls,
-        header: RecordHeader,
-        estimators: Callable[[SamplingPlan], Sequence[Estimator]],
-        ranks: Mapping[str, Ranks],
-    ) -> Scoring:
-        """From the header of the file to score and the ranks of combinations by key; see `score_file`."""
-        chosen = estimators(header.plan)
-        ranked = [with_ranks(each, ranks[estimator_key(each)]) if needs_ranks(each) else each for each in chosen]
+    def of(cls, header: RecordHeader, estimators: Sequence[Estimator], ranks: Mapping[str, Ranks]) -> Scoring:
+        """From the header of the file to score and the ranks of combinations by key."""
+        ranked = [with_ranks(each, ranks[estimator_key(each)]) if needs_ranks(each) else each for each in estimators]
         return cls(_scored_header(header, ranked), ranked)
 
     def of_records(self, records: Iterable[Record]) -> Iterator[Record]:
@@ -272,8 +268,8 @@ def _scored(records: Iterable[Record], estimators: Sequence[Estimator], header: 
 
 def _scorers_of(estimators: Sequence[Estimator]) -> list[Scorer]:
     """The scorers of estimators and of parts of combinations, each once."""
-    scorers = [each.scorer for each in expanded(estimators)]
-    return list({each.follow_up: each for each in scorers if isinstance(each, Scorer)}.values())
+    scorers = {each.follow_up: each for estimator in estimators for each in estimator.scorers}
+    return [each for each in scorers.values() if isinstance(each, Scorer)]
 
 
 def _ask_scorers(records: Iterable[Record], scorers: Sequence[Scorer], header: RecordHeader) -> Iterator[Record]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
-from guardrail.judges import Entailment, Judge, JudgeSpec, Similarity, default_judge
+from guardrail.judges import Entailment, Judge, Similarity, default_judge
 from guardrail.judges.base import Role
 from guardrail.judges.registry import JUDGES, SIMILARITIES, make_named
 from guardrail.sampling.follow_ups import SCORE
-from guardrail.specs import Clustering, EstimatorSpec
+from guardrail.specs import Clustering
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer, make_estimator
-from guardrail.uncertainty.combine import COMBINATIONS, Parts
+from guardrail.uncertainty.combine import COMBINATIONS
 from guardrail.uncertainty.plan import TWO_STAGES, samples_of
 
 from ..data.formats.field_map import IMPORTED
@@ -101,14 +101,15 @@ def parse_estimator(
         raise UsageError(f"cannot read {text!r}. {_FORMS}.") from error
 
 
-def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings | None = None) -> str:
+def stored_key(known: Collection[str], text: str, bindings: Bindings | None = None) -> str:
     """The key of the scores that a user means, among those of a record file.
 
-    A key itself, or what was written to make the scores: a model is not loaded to find out its revision, so what the
-    text leaves open matches anything. If several fit, the one with only defaults there is meant.
+    A key itself, the key that the text gives with its defaults, or what was written to make the scores: a model is not
+    loaded to find out its revision, so what the text leaves open matches anything. If several fit, the one with the
+    shortest key is meant, which names fewest things beside the defaults.
 
     Args:
-        known: Keys and specs of the file's header.
+        known: Keys of the file's header.
         text: What the user wrote; of an imported score also its name alone.
         bindings: The plan's tools and answer format, which decide the default judge.
 
@@ -116,23 +117,21 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
         The key; the text itself when nothing fits (a caller that looks for its scores reports that they are missing).
 
     Raises:
-        UsageError: Several fit; they are listed. Or a light judge does not take such parameters.
+        UsageError: Several fit; they are listed.
     """
-    if text in known:
-        return text
-    if IMPORTED + text in known:
-        return IMPORTED + text
     try:
-        _read(text)
-    except UsageError:
-        return text
-    fits = {key: is_usual for key, spec in known.items() if (is_usual := _match(text, spec, bindings)) is not None}
-    for choice in ([key for key in fits if fits[key]], list(fits)):
-        if len(choice) == 1:
-            return choice[0]
-    if not fits:
-        return text
-    raise UsageError(f"{text!r} may be any of: {'; '.join(sorted(fits))}. Write one of them in quotes.")
+        light = [estimator_key(parse_estimator(text, judge=default_judge(bindings)))] if _is_light(text) else []
+        fits = [key for key in known if _fits(text, key)]
+    except UsageError:  # another command knows the text, or it is a mistake
+        light, fits = [], []
+    for key in (text, IMPORTED + text, *light):
+        if key in known:
+            return key
+    fewest = min((len(cut(key, ":")) for key in fits), default=0)
+    shortest = [key for key in fits if len(cut(key, ":")) == fewest]
+    if len(shortest) > 1:
+        raise UsageError(f"{text!r} may be any of: {'; '.join(sorted(fits))}. Write one of them in quotes.")
+    return shortest[0] if shortest else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,77 +201,60 @@ def _read_combination(text: str, name: str, inner: str) -> _Spelling:
     return _Spelling(name, parts=tuple(parts), settings=settings)
 
 
-def _match(text: str, spec: EstimatorSpec, bindings: Bindings | None) -> bool | None:
-    """Return whether a spec is what a text means, and has the default wherever the text is silent.
-
-    Returns:
-        None if something in the text is not true of the spec; otherwise whether the rest of the spec is the default.
-    """
+def _is_light(text: str) -> bool:
+    """Return whether all that a text names can be made without loading a model, or asking one."""
     if text.strip().startswith(SCORE):
-        return text.strip() == spec.name or None
-    spelled = _read(text)
-    if spec.name != spelled.name:
-        return None
-    if spelled.parts:
-        stored = Parts.from_stored(spec.params)
-        if len(stored.parts) != len(spelled.parts):
-            return None
-        usual = parse_estimator(f"{spelled.name}(sequence_nll, primary_disagreement)").params["settings"]
-        parts = [_match(own, part, bindings) for own, part in zip(spelled.parts, stored.parts, strict=True)]
-        if None in parts or any(stored.settings.get(name) != value for name, value in spelled.settings.items()):
-            return None
-        return all(parts) and {**usual, **spelled.settings} == stored.settings
-    if spelled.clustering not in (None, spec.clustering):
-        return None
-    if not all(_is(role, own, getattr(spec, role)) for role, own in spelled.roles.items() if own):
-        return None
-    default = make_estimator(spelled.name, bindings=bindings).spec
-    silent = [role for role, own in spelled.roles.items() if not own]
-    same = all(getattr(spec, role) == getattr(default, role) for role in silent)
-    return same and (spelled.clustering is not None or spec.clustering == default.clustering)
-
-
-def _is(role: Role, text: str, spec: JudgeSpec | None) -> bool:
-    """Return whether a text names what a spec describes. A model is not loaded: the text must be true of the spec."""
-    return spec is not None and _describes(role, *parse_name(text), spec)
-
-
-def _describes(role: Role, name: str, params: dict[str, Any], spec: JudgeSpec) -> bool:
-    if name != spec.name:
         return False
-    if name == "from_judge":
-        inner, stored = params.get("judge"), JudgeSpec.model_validate(spec.params["judge"])
-        return isinstance(inner, dict) and _describes("judge", str(inner.get("name")), inner.get("params", {}), stored)
-    if name == "chat":
-        return _is_chat(str(params.pop("model", "")), spec) and _all_true(params, spec)
-    if (role == "judge" and name in JUDGES) or (role == "similarity" and name in SIMILARITIES):
-        made: JudgeSpec = make_named(role, name, params).spec
-        return made == spec
-    return _all_true(params, spec)
+    spelled = _read(text)
+    judges = [_judge(own) for own in spelled.roles.values() if own]
+    return all(map(_is_built_in, judges)) and all(map(_is_light, spelled.parts))
 
 
-def _all_true(params: Mapping[str, Any], spec: JudgeSpec) -> bool:
-    """Return whether each parameter that a spec stores has the spec's value.
+def _fits(text: str, key: str) -> bool:
+    """Return whether everything that a text says is true of a key."""
+    if text.strip().startswith(SCORE) or key.startswith((SCORE, IMPORTED)) or key == ITEMS:
+        return text.strip() == key
+    ours, theirs = _read(text), _read(key)
+    if ours.name != theirs.name or ours.clustering not in (None, theirs.clustering or "components"):
+        return False
+    if ours.parts:
+        settings = ours.settings.items() <= theirs.settings.items()
+        return settings and len(ours.parts) == len(theirs.parts) and all(map(_fits, ours.parts, theirs.parts))
+    return all(_is_true(_judge(own), _judge(theirs.roles[role] or "-")) for role, own in ours.roles.items() if own)
 
-    "auto" and a revision that moves match any value, because loading replaces them.
+
+def _judge(text: str) -> dict[str, Any]:
+    name, params = parse_name(text)
+    return {"name": name, "params": params}
+
+
+def _is_built_in(judge: Mapping[str, Any]) -> bool:
+    inner = judge["params"].get("judge") if judge["name"] == "from_judge" else judge
+    return isinstance(inner, dict) and inner.get("name") in (*JUDGES, *SIMILARITIES)
+
+
+def _is_true(given: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
+    """Return whether what is written of a judge is true of another. A model is not loaded to find out what it is."""
+    if given["name"] != stored["name"]:
+        return False
+    params = given.get("params", {})
+    if given["name"] == "from_judge":
+        return isinstance(inner := params.get("judge"), dict) and _is_true(inner, stored["params"]["judge"])
+    if _is_built_in(given):
+        return bool(params == stored["params"])
+    known = stored["params"]
+    return all(_is_value(name, value, known[name]) for name, value in params.items() if name in known)
+
+
+def _is_value(name: str, value: Any, stored: Any) -> bool:
+    """Return whether a parameter may have had the value that is stored after loading.
+
+    Loading replaces "auto" and a branch or tag, and the name of a chat model is stored without its provider.
     """
-    return all(
-        spec.params[name] == value
-        for name, value in params.items()
-        if name in spec.params and value != "auto" and not (name == "revision" and _moves(value))
-    )
-
-
-def _moves(revision: Any) -> bool:
-    """Return whether a revision is a branch or tag: the spec then has the commit that it led to."""
-    text = str(revision)
-    return not text.startswith("sha256:") and not (len(text) == 40 and set(text) <= set("0123456789abcdef"))
-
-
-def _is_chat(model: str, spec: JudgeSpec) -> bool:
-    """Return whether a model as `--judge` takes it, "openai:gpt-4o", has the identity that a spec stores."""
-    own = spec.params.get("model")
-    return model in ("", own) or model.partition(":")[2].partition("@")[0] == own
+    pinned = str(value).startswith("sha256:") or (len(str(value)) == 40 and set(str(value)) <= set("0123456789abcdef"))
+    moves = value == "auto" or (name == "revision" and not pinned)
+    bare = str(value).partition(":")[2].partition("@")[0] if name == "model" else value
+    return moves or stored in (value, bare)
 
 
 # -- The scores that are meant where none are named -------------------------------------------------------------------
