@@ -136,10 +136,11 @@ def _unknown(role: Role, name: str) -> str:
         return f"{name} is a judge, not a similarity. Write from_judge({name}), or choose one of: {choice}"
     if role == "judge" and name in _names("similarity"):
         return (
-            f"{name} is a similarity, not a judge; choose one of: {choice}. In a score that takes both, nothing stands "
-            f"for the default judge: graded_disagreement::{name}"
+            f"{name} is a similarity, not a judge; choose one of: {choice}. A score that takes both keeps its default "
+            f"judge as graded_disagreement::{name}"
         )
-    return f"no {role} named {name!r}; choose one of: {choice}"
+    kind = "entailment model" if role == "entailment" else role
+    return f"no {kind} named {name!r}; choose one of: {choice}"
 
 
 def _loaded(entry: EntryPoint, role: Role) -> Callable[..., Any]:

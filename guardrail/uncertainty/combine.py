@@ -26,7 +26,8 @@ from .base import Estimator, Evidence, Needs, Stages
 from .training import Training
 
 __all__ = ["COMBINATIONS", "FEWEST", "Parts", "Ranks", "combined", "expanded", "first_stage", "from_combination_spec"]
-__all__ += ["needs_ranks", "rank_mean", "ranked_parts", "then", "tie_order", "ties", "union_of_needs", "with_ranks"]
+__all__ += ["needs_ranks", "rank_mean", "ranked_parts", "seen_by", "then", "tie_order", "ties", "union_of_needs"]
+__all__ += ["with_ranks"]
 
 FEWEST = 300
 """Fewest questions that ranks come from: with 300, `then` draws samples for at most a share w + .156 (95 %)."""
@@ -294,6 +295,16 @@ def from_combination_spec(spec: EstimatorSpec, remake: Callable[[EstimatorSpec],
 
 _OF_THE_ENDPOINT = frozenset({Unmeasured.DEGENERATE_SAMPLES, Unmeasured.MISCONFIGURED})
 """Problems found before a question was drawn: they hold back every question."""
+
+
+def seen_by(part: Estimator, whole: Estimator, drawn: SampleSet, plan: SamplingPlan) -> tuple[SampleSet, int]:
+    """What a part of a score reads of a set, and of how many samples; the score may be its own and only part."""
+    if whole.stages is None:
+        return drawn, plan.n
+    if part is whole.members[0]:
+        return first_stage(drawn, whole.stages.first, plan), whole.stages.first
+    n = whole.stages.samples
+    return drawn.model_copy(update={"samples": drawn.samples[:n]}) if len(drawn.samples) > n else drawn, n
 
 
 def first_stage(drawn: SampleSet, samples: int, plan: SamplingPlan) -> SampleSet:

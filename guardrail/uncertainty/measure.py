@@ -10,7 +10,7 @@ from ..judges.base import Comparer
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence
-from .combine import combined, first_stage
+from .combine import combined, seen_by
 from .comparing import Asking, clusters_of, likeness, matrix, relevance
 from .judging import JudgingPass
 from .likelihood import impossible_logprobs
@@ -63,8 +63,7 @@ def measure_stream(
     members = [[(member, _readings(member)) for member in whole.members or (whole,)] for whole in estimators]
     judging, begun = JudgingPass(), list[tuple[SampleSet, list[list[_Begun]]]]()
     for drawn in drawns:
-        problem, shared = unusable(drawn, plan), dict[Hashable, int]()
-        begin = partial(_begin, drawn, problem, plan, judging, shared)
+        begin = partial(_begin, drawn, plan, judging, {})
         measurements = [[begin(whole, *each) for each in own] for whole, own in zip(estimators, members, strict=True)]
         begun.append((drawn, measurements))
         if len(begun) >= QUESTIONS or judging.waiting >= ITEMS:
@@ -122,7 +121,6 @@ class _Begun(NamedTuple):
 
 def _begin(
     drawn: SampleSet,
-    problem: Missing | None,
     plan: SamplingPlan,
     judging: JudgingPass,
     shared: dict[Hashable, int],
@@ -130,31 +128,20 @@ def _begin(
     estimator: Estimator,
     readings: Sequence[_Reading],
 ) -> _Begun:
-    """Begin to measure a set, with its problem if it has one, by a score: itself, or a member of a combination."""
-    n, stages = plan.n, whole.stages
-    first = stages is not None and estimator is whole.members[0]
-    if stages is not None and first:
-        n = stages.first
-        drawn = first_stage(drawn, n, plan)
-        problem = unusable(drawn, plan)
-    elif stages is not None:
-        n = stages.samples
-        drawn = drawn.model_copy(update={"samples": drawn.samples[:n]}) if len(drawn.samples) > n else drawn
-    gap = problem or _gap(drawn, estimator, plan, n)
-    if gap is not None:
-        return _Begun(estimator, drawn, gap)
-    tasks = []
-    for key, rater, kind, measurement in readings:
-        place = (key, kind, n, first)
-        if place not in shared:
-            # Premise and hypothesis are whole sentences: without a question, equal pairs of any two are asked once.
-            try:
-                asking = measurement(drawn)
-            except Missing as missing:
-                return _Begun(estimator, drawn, missing)
-            question = "" if rater.role == "entailment" else drawn.question
-            shared[place] = judging.add(key, rater, question, asking)
-        tasks.append(shared[place])
+    """Begin to measure a set by a score: itself, or a member of a combination."""
+    drawn, n = seen_by(estimator, whole, drawn, plan)
+    tasks: list[int] = []
+    try:
+        if (gap := unusable(drawn, plan) or _gap(drawn, estimator, plan, n)) is not None:
+            raise gap
+        for key, rater, kind, measurement in readings:
+            if (key, kind, n) not in shared:
+                # Premise and hypothesis are whole sentences: without a question, equal pairs of any two are asked once.
+                question = "" if rater.role == "entailment" else drawn.question
+                shared[key, kind, n] = judging.add(key, rater, question, measurement(drawn))
+            tasks.append(shared[key, kind, n])
+    except Missing as missing:
+        return _Begun(estimator, drawn, missing)
     return _Begun(estimator, drawn, tasks)
 
 
