@@ -218,7 +218,7 @@ COMMIT = "0123456789" * 4
 )
 def test_what_a_text_leaves_open_is_what_the_file_has(text: str) -> None:
     specs = {key: spec for key, spec in specs_by_key(make("num_sets", judge=Model(**PINNED)), make("degree")).items()}
-    assert stored_key(specs, text) == estimator_key(make("num_sets", judge=Model(**PINNED)))  # type: ignore[arg-type]
+    assert stored_key(specs, text) == estimator_key(make("num_sets", judge=Model(**PINNED)))
 
 
 @pytest.mark.parametrize(
@@ -238,18 +238,18 @@ def test_what_a_text_leaves_open_is_what_the_file_has(text: str) -> None:
 )
 def test_nothing_else_is_taken_for_it(text: str) -> None:
     specs = specs_by_key(make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=TextJudge(threshold=0.7)))
-    assert stored_key(specs, text) == text  # type: ignore[arg-type]
+    assert stored_key(specs, text) == text
 
 
 def test_of_several_the_plain_one_else_all_are_named() -> None:
     first, two = make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=Model(**{**PINNED, "model": "./v"}))
     greedy = make("num_sets", judge=Model(**PINNED), clustering="greedy")
     specs = specs_by_key(first, greedy)
-    assert stored_key(specs, "num_sets:nli(model=./w)") == estimator_key(first)  # type: ignore[arg-type]
-    assert stored_key(specs, "num_sets:nli:greedy") == estimator_key(greedy)  # type: ignore[arg-type]
-    assert stored_key({**specs, "num_sets": make("num_sets").spec}, "num_sets:text") == "num_sets"  # type: ignore[dict-item]
+    assert stored_key(specs, "num_sets:nli(model=./w)") == estimator_key(first)
+    assert stored_key(specs, "num_sets:nli:greedy") == estimator_key(greedy)
+    assert stored_key({**specs, "num_sets": make("num_sets").spec}, "num_sets:text") == "num_sets"
     with pytest.raises(UsageError) as caught:
-        stored_key(specs_by_key(first, two), "num_sets:nli")  # type: ignore[arg-type]
+        stored_key(specs_by_key(first, two), "num_sets:nli")
     assert all(estimator_key(each) in str(caught.value) for each in (first, two))
 
 
@@ -269,9 +269,9 @@ def test_chat_judges_are_found_by_name_and_model() -> None:
     specs = specs_by_key(make("semantic_entropy", judge=Chat()))
     assert set(specs) == {key}
     for text in ("semantic_entropy", "semantic_entropy:chat", "semantic_entropy:chat(model=openai:gpt-4o)"):
-        assert stored_key(specs, text) == key  # type: ignore[arg-type]
+        assert stored_key(specs, text) == key
     other = "semantic_entropy:chat(model=openai:gpt-4o-mini)"
-    assert stored_key(specs, other) == other  # type: ignore[arg-type]
+    assert stored_key(specs, other) == other
     assert estimator_flags(key) == "--score semantic_entropy --judge 'chat(model=PROVIDER:MODEL)'"
 
 
