@@ -279,7 +279,7 @@ class ServedAlias:
             failed = "The model that takes over after an abstention failed."
             return ApiError(502, failed, "fallback_failed")
         verdict = message.response_metadata["guardrail"]
-        answer = GuardReply.of(message, verdict, shape=config.finish_reason)
+        answer = GuardReply(message, verdict, shape=config.finish_reason)
         if answer.verdict.passes:
             return all_or_nothing(answer) if asked.whole else answer
         if not answer.abstained:

@@ -1,12 +1,10 @@
-"""A guard's answers as chat completions, streams, headers and errors. No I/O.
-
-An abstention has the shape in which all clients show its text (docs/gateway.md).
-"""
+"""A guard's answers: what a reply shows of a verdict, in its body and in headers, and abstentions as errors. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage
@@ -42,24 +40,22 @@ def is_settled(metadata: Mapping[str, Any]) -> bool:
     return read_verdict(metadata).passes or any(read_verdict(stage).is_result for stage in stages)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GuardReply:
     """The guard's reply to a request: an answer, or the text of an abstention."""
 
     message: AIMessage
     metadata: Mapping[str, Any]
     """``Verdict.to_metadata()``."""
-    verdict: Verdict
-    """The same, read by `read_verdict`."""
     shape: Literal["content_filter", "stop"] = "content_filter"
     """``finish_reason`` of an abstention's text, and of an answer that no gate judged."""
     fallback: str | None = None
     """Name of the model that answered in place of the guarded one."""
 
-    @classmethod
-    def of(cls, message: AIMessage, metadata: Mapping[str, Any], **fields: Any) -> GuardReply:
-        """The reply of a message with the metadata of its verdict."""
-        return cls(message, metadata, read_verdict(metadata), **fields)
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The verdict, without any text of an answer."""
+        return read_verdict(self.metadata)
 
     @property
     def abstained(self) -> bool:
@@ -107,7 +103,7 @@ def all_or_nothing(answer: GuardReply) -> GuardReply:
     metadata = {**answer.message.response_metadata, ABSTAINED: True}
     message = answer.message.model_copy(update={"content": INCOMPLETE, "tool_calls": [], "response_metadata": metadata})
     content = {name: value for name, value in answer.metadata.items() if name != "candidate"}
-    return GuardReply.of(message, {**content, "accepted": False}, shape=answer.shape)
+    return GuardReply(message, {**content, "accepted": False}, shape=answer.shape)
 
 
 def headers_of(shown: Mapping[str, Any], replaced: Sequence[str] = ()) -> dict[str, str]:
@@ -129,7 +125,7 @@ def failure(metadata: Mapping[str, Any], message: str, down: str | None = None) 
     A measured abstention has a status that no client retries: retries would draw until a wrong answer looks certain.
     Only a failed transport is worth another attempt.
     """
-    abstention = GuardReply.of(AIMessage(content="", response_metadata={ABSTAINED: True}), metadata)
+    abstention = GuardReply(AIMessage(content="", response_metadata={ABSTAINED: True}), metadata)
     verdict, headers = abstention.verdict, headers_of(abstention.shown)
     reason, code = verdict.reason, verdict.uncertainty.reason or verdict.reason
     if down is not None and code in (Unmeasured.MISCONFIGURED, Unmeasured.MODEL_FAILED):

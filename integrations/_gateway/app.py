@@ -437,7 +437,7 @@ class Gateway:
         # An answer belongs to one client, credential and upstream: no other request may join.
         upstreams = [(upstream.url, upstream.model) for upstream in config.upstream]
         client = None if question.key is None else question.key.name
-        who = (client, question.credential, question.route, items, question.repetition, meaning, upstreams)
+        who = (client, question.credential, question.route, items, meaning, upstreams)
         return Asked(question, chat, alias.name, sha256_hex(repr(who).encode("utf-8", "surrogatepass")), items == "all")
 
     def _prompt_of(self, payload: Mapping[str, Any], key: Key | None, model: str | None) -> dict[str, Any] | None:

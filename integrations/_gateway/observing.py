@@ -247,8 +247,8 @@ class Observing:
 
 
 def _chosen(passed: Question, rate: float, salt: str) -> bool:
-    """Whether a hash chooses a question. It does not depend on the content, and repetitions have the same one."""
-    return chosen(passed.repetition or passed.number, rate, salt=salt)
+    """Whether a hash chooses a question. It does not depend on the content, and repetitions of a client share it."""
+    return chosen(passed.headers.get("idempotency-key") or passed.number, rate, salt=salt)
 
 
 def _is_talk(messages: Sequence[BaseMessage], bindings: Bindings | None) -> bool:

@@ -50,11 +50,6 @@ class Question:
     headers: Mapping[str, str]
 
     @property
-    def repetition(self) -> str | None:
-        """The client's name of the request, which repetitions of it share."""
-        return self.headers.get("idempotency-key")
-
-    @property
     def route(self) -> str | None:
         """Route of the client's key."""
         return None if self.key is None else self.key.route

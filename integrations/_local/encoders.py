@@ -153,14 +153,7 @@ class Encoder:
 def load_encoder(
     auto_class: str, name: str, *, revision: str | None, device: str, max_batch_tokens: int | None = None
 ) -> Encoder:
-    """Load an encoder, or return the loaded encoder with the same arguments.
-
-    Args:
-        auto_class: Name of the class of transformers that loads it, e.g. "AutoModel".
-        name: Folder, hub id, or the name of a packaged model.
-        revision: Hub branch, tag or commit; for a folder, the "sha256:..." that its files must have. None accepts any.
-        device: "auto" (GPU if present) or a torch device.
-        max_batch_tokens: Most positions of a forward pass; None for 65,536 on a GPU and 8,192 elsewhere.
+    """Load an encoder, or return the loaded encoder with the same arguments; see `integrations.transformers_judges`.
 
     Raises:
         UsageError: The model cannot be loaded, or its revision differs.

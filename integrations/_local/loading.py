@@ -50,14 +50,7 @@ class LocalModel:
 
 
 def load(name: str, *, revision: str | None, device: str, dtype: str, chat_template: str | None) -> LocalModel:
-    """Load a model for inference.
-
-    Args:
-        name: Folder, GGUF file or hub id. The weights of a GGUF file are unpacked to ``dtype``.
-        revision: Hub branch, tag or commit.
-        device: "auto" (GPU if present) or a torch device.
-        dtype: "auto" (the checkpoint's on a GPU, float32 elsewhere) or the name of a torch dtype.
-        chat_template: Replaces the tokenizer's template.
+    """Load a model for inference; see the fields of `TransformersChat`. GGUF weights are unpacked to ``dtype``.
 
     Raises:
         UsageError: The folder or model does not exist, or files are missing; the message names them.
@@ -125,14 +118,7 @@ def on_disk(name: str) -> Path | None:
 
 
 def pretrained(auto_class: str, name: str, source: str, *, dtype: Any, **options: Any) -> tuple[Any, Any]:
-    """Tokenizer and model of a folder or hub id. Remote code is never run.
-
-    Args:
-        auto_class: Name of the class of transformers that loads the model.
-        name: The model as the user wrote it, for the error.
-        source: Folder or hub id.
-        dtype: Type of its weights.
-        **options: Revision or GGUF file.
+    """Tokenizer and model of a folder or hub id, which the user wrote as ``name``. Remote code is never run.
 
     Raises:
         UsageError: transformers cannot read it; the message has its reason.

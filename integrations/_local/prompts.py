@@ -64,12 +64,6 @@ def render(
 ) -> str:
     """Prompt text up to and including the header of the assistant's turn.
 
-    Args:
-        tokenizer: A transformers tokenizer with a chat template.
-        messages: The conversation.
-        tools: Tools in OpenAI format, or None.
-        chat_template: Replaces the tokenizer's template.
-
     Raises:
         UsageError: The template refuses the conversation (e.g. a system message), or ignores the tools.
     """
@@ -94,12 +88,7 @@ def render(
 
 
 def check_length(prompt: int, answer: int, limit: int | None) -> None:
-    """Refuse a prompt that leaves no room for the answer.
-
-    Args:
-        prompt: Tokens of the prompt.
-        answer: Most tokens of the answer.
-        limit: Context window in tokens; None if unknown.
+    """Refuse a prompt that leaves no room for the answer, in tokens; a limit of None is unknown.
 
     Raises:
         PromptTooLongError: prompt + answer > limit.
@@ -131,14 +120,8 @@ def option_ids(
     """Token ids of each label as the tokenizer continues the prompt with it.
 
     If the label merges with the end of the prompt, the label is encoded alone, plain and with a leading space. The
-    result is the first variant that adds exactly the label (ignoring white space) to the decoded prompt.
-
-    Args:
-        prompt: The rendered prompt.
-        labels: Option labels.
-        encode: Text to ids, no special tokens added.
-        decode: Ids to text, special tokens kept.
-        unknown: Id of the unknown token, or None.
+    result is the first variant that adds exactly the label (ignoring white space) to the decoded prompt. ``encode``
+    adds no special tokens, and ``decode`` keeps them.
 
     Raises:
         UnreadableOptionError: A label has no tokens, or two labels have the same tokens.
@@ -212,12 +195,7 @@ class CallSettings(Frozen):
 
     @classmethod
     def resolve(cls, fields: Mapping[str, Any], stop: Sequence[str] | None, call: Mapping[str, Any]) -> CallSettings:
-        """Settings of a call.
-
-        Args:
-            fields: The chat model's own settings.
-            stop: Stop strings of the call; they replace the model's.
-            call: Keywords of the call; None means "not given".
+        """The chat model's fields, replaced by the stop strings and keywords of a call that are not None.
 
         Raises:
             UsageError: A keyword is unknown or its value cannot be used.

@@ -59,13 +59,7 @@ class EndpointError(GuardrailError):
 
 
 class ReplyError(Exception):
-    """The server's reply is an error. Its text may hold anything.
-
-    Attributes:
-        status_code: HTTP status; None for an error in a stream that had begun.
-        body: The error, as JSON if it is JSON.
-        headers: Headers of the reply.
-    """
+    """The server's reply is an error, in a stream that had begun without a status. Its text may hold anything."""
 
     def __init__(self, status_code: int | None, body: Any, headers: Mapping[str, str]) -> None:
         super().__init__(f"HTTP status {status_code}: {body}")
@@ -78,41 +72,29 @@ class DeadlineError(EndpointError, TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
-    """The result of a request.
-
-    Attributes:
-        content: Bytes of the reply (of a stream: its events), or None.
-        error: Cause of a missing reply.
-        attempts: HTTP requests that were sent.
-    """
+    """The result of a request."""
 
     content: Any
+    """Bytes of the reply (of a stream: its events), or None."""
     error: Exception | None
+    """Cause of a missing reply."""
     attempts: int
+    """HTTP requests that were sent."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Endpoint:
-    """An endpoint with the current fields and environment. It holds secrets, so it has no representation.
-
-    Attributes:
-        model: Name of the model at the endpoint.
-        key: The API key; None if the endpoint needs no key.
-        url: Root of the API; None for OpenAI's.
-        headers: Additional HTTP headers of every request.
-        timeout: Seconds until a call is given up.
-        retries: Further attempts after failures that may pass.
-        largest: Bytes of a reply; a longer reply is a failure without a retry.
-        state: Whether it replies, and its requests in flight.
-    """
+    """An endpoint by a model's fields and the environment. It holds secrets, so it has no representation."""
 
     model: str
     key: str | None
     url: str | None
+    """Root of the API; None for OpenAI's."""
     headers: Mapping[str, str]
     timeout: float
     retries: int
     largest: int
+    """Bytes of a reply; a longer reply is a failure without a retry."""
     state: EndpointState
 
     def check(self) -> None:
@@ -302,22 +284,14 @@ async def _parts(reply: Any, most: int) -> AsyncGenerator[bytes, None]:
 
 
 class TimeBudget:
-    """Time that is left to wait for a server.
-
-    Args:
-        left: Seconds that are left.
-        timeout: The whole budget, for the error.
-    """
+    """Seconds that are left to wait for a server, of a whole time-out."""
 
     def __init__(self, left: float, timeout: float) -> None:
         self.left, self._timeout = left, timeout
 
     @asynccontextmanager
     async def spend(self, pause: float = 0.0) -> AsyncIterator[None]:
-        """Run the body within the time that is left, and subtract its duration.
-
-        Args:
-            pause: Seconds to sleep before the body.
+        """Run the body within the time that is left, after a pause in seconds, and subtract the duration of both.
 
         Raises:
             DeadlineError: The time is over.

@@ -39,15 +39,10 @@ def body_of(
     limit_name: str = "max_tokens",
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Body of a chat-completions request.
+    """Body of a chat-completions request; a setting of None is not sent.
 
-    Args:
-        messages: The prompt.
-        settings: ``model`` and settings of the call; None means "not given".
-        stop: Stop strings.
-        limit_name: Field in which the token limit is sent. Servers that do not know ``max_completion_tokens`` ignore it
-            silently, so ``max_tokens`` is the safe choice; OpenAI's reasoning models need ``max_completion_tokens``.
-        extra: Further fields of the body.
+    Servers that do not know ``max_completion_tokens`` ignore it silently, so ``max_tokens`` is the safe name of the
+    limit; OpenAI's reasoning models need the other.
 
     Raises:
         UsageError: A setting is unknown.

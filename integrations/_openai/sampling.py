@@ -36,17 +36,13 @@ N_REFUSED = frozenset({400, 422})
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request of a sample set.
-
-    Attributes:
-        role: "primary", "samples" or "options".
-        settings: Settings of the request.
-        alone: The same answers one request each, for servers that refuse ``n``; empty if it asks for one.
-    """
+    """One request of a sample set."""
 
     role: str
+    """"primary", "samples" or "options"."""
     settings: Mapping[str, Any]
     alone: tuple[Ask, ...] = ()
+    """The same answers one request each, for servers that refuse ``n``; empty if it asks for one."""
 
     @property
     def count(self) -> int:
@@ -56,27 +52,22 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class AskOutcome:
-    """The result of an `Ask`.
-
-    Attributes:
-        cost: HTTP requests (retries included), tokens, and seconds.
-        started: Time when the request was sent.
-        error: Reason why an answer is missing, or "".
-        cause: The error's reason, for a set that misses this answer.
-        status: HTTP status of an error reply, or None.
-        reply: The whole reply.
-        choices: Its choices.
-        samples: The choices as samples.
-    """
+    """The result of an `Ask`."""
 
     cost: Cost
+    """HTTP requests (retries included), tokens, and seconds."""
     started: float
+    """Time when the request was sent (`time.perf_counter`)."""
     error: str = ""
+    """Reason why an answer is missing, or ""."""
     cause: Unmeasured = Unmeasured.MODEL_FAILED
+    """The error's reason, for a set that misses this answer."""
     status: int | None = None
+    """HTTP status of an error reply."""
     reply: Mapping[str, Any] = field(default_factory=dict)
     choices: tuple[dict[str, Any], ...] = ()
     samples: tuple[Sample, ...] = ()
+    """The choices that could be read."""
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -90,14 +81,7 @@ def asks_for(
     The greedy answer is a separate request, since temperature holds for a whole request. The n samples are one request
     if the server is known to honour n, otherwise n requests. Every request has a seed, because a cache would answer
     equal requests with one reply. Options are read off one token at temperature 1, where tempered and raw distributions
-    agree.
-
-    Args:
-        plan: The plan of the samples.
-        seed: Seed of the set; None for a fresh seed.
-        settings: Tools and other settings of all requests.
-        together: Whether the server honours n.
-        primary: Whether to draw the greedy answer.
+    agree. ``together`` says that the server honours n; ``settings`` are those of all requests.
     """
     seed = secrets.randbits(63) if seed is None else seed
     common = {**settings, "max_tokens": plan.max_tokens}
@@ -146,14 +130,9 @@ def outcome_of(
     describe_error: Callable[[Exception | None], str],
     check: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> AskOutcome:
-    """Read a reply. A faulty reply gives an outcome with an error that describes the fault.
+    """Read a reply. A faulty reply gives an outcome with an error that describes the fault, without secrets.
 
-    Args:
-        ask: The request.
-        attempted: The result of the request.
-        started: Time when it was sent (`time.perf_counter`).
-        describe_error: Describes an error without secrets.
-        check: Raises a `ModelChangedError` for a reply of another model.
+    ``check`` raises a `ModelChangedError` for a reply of another model.
     """
     cost = Cost(calls=attempted.attempts, seconds=time.perf_counter() - started)
     if attempted.content is None:

@@ -26,7 +26,7 @@ def spelled(end: Any, *, script: list[str], **more: Any) -> tuple[str, str, str]
     model = ScriptedChat(default=script)
     verdict = Guardrail(model=model, artifact=make_artifact(model, threshold=0.1, n=2)).assess("q").to_metadata()
     message = AIMessage("Lim", response_metadata={} if end is None else {"finish_reason": end})
-    reply = GuardReply.of(message, {**verdict, **more.pop("fields", {})}, fallback="large", **more)
+    reply = GuardReply(message, {**verdict, **more.pop("fields", {})}, fallback="large", **more)
     whole = completion(reply, REQUEST, request_id="r", model="m")
     return (
         whole["choices"][0]["finish_reason"],
