@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -30,47 +31,6 @@ from .frame.people import People, ask_people
 from .frame.terminal import console, finish, print_line
 
 rule_flag, people_flag = flags_under("By a rule"), flags_under("By people")
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """The flags that say who decides, and about which answers."""
-
-    rule: str | None
-    judge_model: str | None
-    labels: Path | None
-    interactive: bool
-    review_store: str | None
-    undecided: bool
-    limit: int | None
-
-    def check(self) -> None:
-        """Refuse flags that exclude each other."""
-        if sum((self.by_rule, self.interactive, self.review_store is not None)) > 1 or (
-            self.by_rule and self.labels is not None
-        ):
-            raise UsageError(
-                "--labels, --interactive, --review-store and a rule exclude each other: give labels, or how to make "
-                "them"
-            )
-        if self.undecided and not (self.by_rule or self.collects or self.labels is not None):
-            raise UsageError("--undecided needs who decides: --interactive, --review-store, --labels or --judge-model.")
-
-    @property
-    def by_rule(self) -> bool:
-        """Whether a rule labels."""
-        return self.rule is not None or self.judge_model is not None
-
-    @property
-    def collects(self) -> bool:
-        """Whether this command asks people, so that the file of their labels may not exist yet."""
-        return self.interactive or self.review_store is not None
-
-    def labels_of(self, records: Path) -> Path | None:
-        """The file of people's labels; None if a rule labels."""
-        if self.labels is None and self.collects:
-            return records.with_name(f"{records.stem}.labels.jsonl")
-        return self.labels
 
 
 @command("label", "calibrating.md#label")
@@ -99,53 +59,70 @@ def label(
 
     Read some of the labels: "at most 10 % wrong" will mean wrong by this rule.
     """
-    options = _Options(rule, judge_model, labels, interactive, review_store, undecided, limit)
+    by_rule, asks = rule is not None or judge_model is not None, interactive or review_store is not None
     if items:
-        refuse_with_items(rule=options.by_rule, undecided=undecided, limit=limit)
-    options.check()
+        refuse_with_items(rule=by_rule, undecided=undecided, limit=limit)
+    if (by_rule and (asks or labels is not None)) or (interactive and review_store is not None):
+        raise UsageError(
+            "--labels, --interactive, --review-store and a rule exclude each other: give labels, or how to make them"
+        )
+    if undecided and not (by_rule or asks or labels is not None):
+        raise UsageError("--undecided needs who decides: --interactive, --review-store, --labels or --judge-model.")
     source, target = one_file(records, out)
-    people = options.labels_of(source)
+    people = labels
+    if asks and labels is None:
+        people = source.with_name(f"{source.stem}.labels.jsonl")
     keep_inputs([people], [target, source])
+    file = read_records(source)
+    if undecided and not _undecided(file):
+        print_line(f"Every answer of {file.path} has a label: nothing is undecided.")
+        finish([], next_step(file.header, source))
+        return
+    if asks and people is not None:
+        flags = " --items" if items else " --undecided" if undecided else ""
+        queue = _queue(file, items=items, undecided=undecided, limit=limit)
+        if not ask_people(file, queue, People(people, review_store, flags), by_items=items):
+            return
     if items:
-        _label_items(source, target, options, people)
-    elif undecided:
-        _label_undecided(source, target, options, people)
-    else:
-        _label_answers(source, target, options, people)
+        label_by_items(source, target, people)
+        finish([target], f"calibrate fit {listed([target])} --items --alpha 0.1")
+        return
+    change = partial(_labelled, people=people, rule=rule, judge_model=judge_model, undecided=undecided)
+    _conclude(rewrite_records(source, target, change), target, by_rule=people is None, undecided=undecided)
 
 
-def _label_items(source: Path, target: Path, options: _Options, people: Path | None) -> None:
-    """Label items by their references, or as people do."""
-    if people is not None and options.collects:
-        file = read_records(source)
-        queue = [record for record in queue_of(file.records) if record.items is not None]
-        if not ask_people(file, queue, People(people, options.review_store, " --items"), by_items=True):
-            return
-    label_by_items(source, target, people)
-    finish([target], f"calibrate fit {listed([target])} --items --alpha 0.1")
+def _queue(file: RecordFile, *, items: bool, undecided: bool, limit: int | None) -> list[Record]:
+    """The records that people are asked about, in order."""
+    if items:
+        return [record for record in queue_of(file.records) if record.items is not None]
+    if undecided:
+        return _surest_first(_undecided(file), file)[:limit]
+    if file.header.scope.is_drawn:  # in random order already
+        return queue_of(file.records[:limit], shuffled=False)
+    return queue_of(file.records, limit=limit)
 
 
-def _label_answers(source: Path, target: Path, options: _Options, people: Path | None) -> None:
-    """Label every answer, by a rule or as people do."""
-    if people is not None and options.collects:
-        file = read_records(source)
-        drawn = file.header.scope.is_drawn  # in random order already
-        queue = queue_of(file.records[: options.limit] if drawn else file.records, shuffled=not drawn)
-        if not ask_people(file, queue[: options.limit], People(people, options.review_store)):
-            return
-    labelled = rewrite_records(source, target, lambda file: _all_labelled(file, options, people))
-    _conclude(labelled, target, next_step(labelled.header, target), by_rule=people is None)
-
-
-def _all_labelled(file: RecordFile, options: _Options, people: Path | None) -> RecordFile:
-    """The file with a label of people, or of the rule, for every answer that has one."""
+def _labelled(
+    file: RecordFile, *, people: Path | None, rule: str | None, judge_model: str | None, undecided: bool
+) -> RecordFile:
+    """The file with labels of people, or by a rule; of all answers, or of those that a rule left undecided."""
     if people is None:
-        return _by_rule(file, options)
+        asked = replace(file, records=table_of(_undecided(file))) if undecided else file
+        decided = _by_rule(asked, rule, judge_model)
+    else:
+        decided = _by_people(file, people)
+    if undecided:
+        return _with_decided(file, decided)
+    if people is not None:
+        _print_agreement(file, decided.records)
+    return decided
+
+
+def _by_people(file: RecordFile, people: Path) -> RecordFile:
     human = read_labels(people)
     labelled = apply_labels(file.records, human)
-    _print_agreement(file, labelled)
     header = file.header.model_copy(update={"correctness": human.spec})
-    return RecordFile(file.path, header, tuple(labelled), file.torn)
+    return replace(file, header=header, records=table_of(labelled))
 
 
 def _print_agreement(file: RecordFile, labelled: Sequence[Record]) -> None:
@@ -163,16 +140,16 @@ def _print_agreement(file: RecordFile, labelled: Sequence[Record]) -> None:
         )
 
 
-def _by_rule(file: RecordFile, options: _Options) -> RecordFile:
+def _by_rule(file: RecordFile, name: str | None, judge_model: str | None) -> RecordFile:
     cache = file.path.with_name(f"{file.path.stem}.judge.sqlite")
-    rule = rule_from(file, options.rule, judge_model=options.judge_model, cache=cache)
-    judged = options.judge_model is not None
-    with bar(console, "judging", "answers") if judged else nullcontext(silent) as progress:
+    rule = rule_from(file, name, judge_model=judge_model, cache=cache)
+    with bar(console, "judging", "answers") if judge_model is not None else nullcontext(silent) as progress:
         return label_file(file, rule, progress)
 
 
-def _conclude(labelled: RecordFile, target: Path, following: str, *, by_rule: bool, undecided: bool = False) -> None:
+def _conclude(labelled: RecordFile, target: Path, *, by_rule: bool, undecided: bool) -> None:
     """Say how many labels there are, which look broken, and the next command."""
+    following = next_step(labelled.header, target)
     print_labels(labelled)
     print_structured(labelled)
     if by_rule:
@@ -185,27 +162,6 @@ def _conclude(labelled: RecordFile, target: Path, following: str, *, by_rule: bo
 
 
 # -- What a rule left undecided ----------------------------------------------------------------------------------------
-
-
-def _label_undecided(source: Path, target: Path, options: _Options, people: Path | None) -> None:
-    """Label the undecided answers, the most certain first; nothing is written while some miss.
-
-    Until they are decided these answers count as wrong, and a label only takes errors away. The threshold of rule
-    "certified" can then only grow, up to that of all labels. Its walk tests the same thresholds in the
-    same order, so that the last certificate fails if any on the way did: stopping at any of them is the same fit.
-    """
-    file = read_records(source)
-    undecided = _undecided(file)
-    if not undecided:
-        print_line(f"Every answer of {file.path} has a label: nothing is undecided.")
-        finish([], next_step(file.header, source))
-        return
-    if people is not None and options.collects:
-        queue = _surest_first(undecided, file)[: options.limit]
-        if not ask_people(file, queue, People(people, options.review_store, " --undecided")):
-            return
-    labelled = rewrite_records(source, target, lambda file: _decided(file, options, people))
-    _conclude(labelled, target, next_step(labelled.header, target), by_rule=people is None, undecided=True)
 
 
 def _undecided(file: RecordFile) -> list[Record]:
@@ -232,20 +188,21 @@ def _surest_first(records: Sequence[Record], file: RecordFile) -> list[Record]:
     return [records[place] for place in np.argsort(table_of(records).scores(key), kind="stable")]
 
 
-def _decided(file: RecordFile, options: _Options, people: Path | None) -> RecordFile:
-    """The file with labels of the undecided answers: those that people gave so far, or by the rule."""
-    undecided, spec = _undecided(file), file.header.correctness
-    assert spec is not None, "a file with undecided answers was labelled by a rule"
-    if people is None:
-        decided = _by_rule(RecordFile(file.path, file.header, undecided), options)
-        labelled = {record.id: record for record in decided.records}
-        assert decided.header.correctness is not None, "a rule names itself"
-        by = describe_spec(decided.header.correctness.name, decided.header.correctness.params)
-    else:
-        human, by = read_labels(people), "people"
-        # A skipped answer keeps no label, but from now on its detail says that a person looked at it.
-        names = {record.id for record in undecided if human.key(record) is not None}
-        labelled = {record.id: record for record in apply_labels(file.records, human) if record.id in names}
+def _with_decided(file: RecordFile, decided: RecordFile) -> RecordFile:
+    """The file with the labels of the answers that were undecided; all others keep theirs.
+
+    Until they are decided these answers count as wrong, and a label only takes errors away. The threshold of rule
+    "certified" can then only grow, up to that of all labels. Its walk tests the same thresholds in the
+    same order, so that the last certificate fails if any on the way did: stopping at any of them is the same fit.
+    """
+    spec, own = file.header.correctness, decided.header.correctness
+    assert spec is not None, "a rule labelled the file"
+    assert own is not None, "what labelled names itself"
+    by = "people" if own.name == GIVEN else describe_spec(own.name, own.params)
+    undecided = {record.id for record in _undecided(file)}
+    # A skipped answer keeps no label, but from now on its detail says that a person looked at it.
+    read = [record for record in decided.records if record.correct is not None or record.label_detail]
+    labelled = {record.id: record for record in read if record.id in undecided}
     earlier = spec.params.get("undecided", f"by {by}")
     deciders = earlier if str(earlier).endswith(f"by {by}") else f"{earlier}, by {by}"
     correctness = spec.model_copy(update={"params": {**spec.params, "undecided": deciders}})
