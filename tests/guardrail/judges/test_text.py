@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from guardrail.errors import UsageError
 from guardrail.judges import Judge, JudgeSpec, TextJudge, distinct_answers, is_refusal, make_judge, normalise
-from guardrail.judges.words import agree, own_words, read
+from guardrail.judges.words import agree, read
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import cluster, make_estimator, measure
 
@@ -194,10 +194,6 @@ def test_a_verdict_does_not_depend_on_the_order_of_the_pair(a: str, b: str) -> N
     assert own is True
 
 
-def test_own_words_are_neither_the_questions_nor_function_words() -> None:
-    assert own_words(CAPITAL, "It is the capital, Asmara, since 1897.") == ["asmara", "1897"]
-
-
 def test_the_threshold_is_a_share_of_the_shorter_answers_own_words() -> None:
     pair = [("Jean Paul Sartre", "Jean Paul Marat")]
     assert TextJudge(threshold=0.66).equivalent("", pair) == [True]
@@ -220,12 +216,6 @@ def test_pairs_that_mean_the_same_are_seldom_split() -> None:
     same = [row for row in PAIRS if row["same"]]
     both = [row for row in same if merged(row["a"], row["b"], "text") or merged(row["a"], row["b"], "numeric")]
     assert len(same) - len(both) <= 7
-
-
-def test_answers_are_read_once_and_the_question_counts() -> None:
-    pair = [("The only exporter of bananas is Ecuador", "The only exporter of bananas is Brazil")]
-    assert TextJudge().equivalent("", pair) == [True]  # exporter and bananas, of three
-    assert TextJudge().equivalent("Who is the only exporter of bananas?", pair) == [False]
 
 
 class No(Judge):

@@ -105,12 +105,6 @@ def test_a_missing_option_is_unmeasured_not_probability_zero() -> None:
     assert result.reason is Unmeasured.NO_OPTIONS
 
 
-def test_a_server_that_returns_one_sample_is_a_shortfall() -> None:
-    result = measure(answers("a1"), make_estimator("self_consistency"), SamplingPlan(n=10))
-    assert result.reason is Unmeasured.SAMPLING_SHORTFALL
-    assert "asked for 10 samples, received 1" in result.detail
-
-
 def test_one_sample_without_logprobs_makes_the_likelihood_form_unmeasured() -> None:
     drawn = answers("x1", "x1", logprobs=[[-1.0], [-1.0]])
     broken = drawn.model_copy(update={"samples": (drawn.samples[0], Sample(text="x1"))})
@@ -162,11 +156,6 @@ def test_the_primary_answer_is_grouped_for_those_alone_that_ask() -> None:
     both = [make_estimator("primary_disagreement", judge=EXACT), make_estimator("num_sets", judge=EXACT)]
     drawn = answers("a1", "a1", "b1", "b1", primary="c1")
     assert [result.value for result in next(measure_stream([drawn], both, SamplingPlan(n=4)))] == [1.0, 2.0]
-
-
-@pytest.mark.parametrize("name", ["self_consistency", "discrete_semantic_entropy"])
-def test_empty_samples_are_not_an_agreement(name: str) -> None:
-    assert score(name, answers("", "", "")).reason is Unmeasured.EMPTY_ANSWER
 
 
 def test_an_empty_or_refused_primary_is_unmeasured() -> None:

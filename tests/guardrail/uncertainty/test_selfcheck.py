@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -93,18 +93,15 @@ def test_ngram_is_bit_equal_under_permutation_and_bounded(texts: list[str], shuf
 # -- contradiction
 
 
-@dataclass
 class Rated(Entailment):
     """An entailment model that reads its probabilities off the last digit of premise and hypothesis."""
-
-    missing: bool = False
 
     @property
     def spec(self) -> JudgeSpec:
         return JudgeSpec(name="rated", version=1, params={})
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
-        return [None if self.missing else self._scores(premise, hypothesis) for _, premise, hypothesis in items]
+        return [self._scores(premise, hypothesis) for _, premise, hypothesis in items]
 
     def _scores(self, premise: str, hypothesis: str) -> EntailmentScores:
         if premise == "yes" and "Paris" in hypothesis:
@@ -121,12 +118,6 @@ def test_nli_by_hand_over_entailment_and_contradiction_only() -> None:
     # sentence 1 "It is Paris.": yes -> .2/.8 = .25, no -> .3/.4 = .75; sentence 2: .75, .75. Mean = 2.5/4
     drawn = answers("It is Paris. I know.", "yes", "no")
     assert contradicted(drawn, Rated()).value == pytest.approx(0.625)
-
-
-def test_nli_without_a_verdict_or_a_model_is_unmeasured() -> None:
-    drawn = answers("It is Paris.", "yes", "no")
-    assert contradicted(drawn, Rated(missing=True)).reason is Unmeasured.JUDGE_FAILED
-    assert score("selfcheck_nli", drawn).reason is Unmeasured.JUDGE_FAILED
 
 
 # -- the model is asked
