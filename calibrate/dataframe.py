@@ -175,7 +175,11 @@ class Records:
             UsageError: An unknown name, or nothing can be measured on these records.
         """
         computed = [
-            parse_estimator(each) if isinstance(each, str) else each.estimator if isinstance(each, Scorer) else each
+            parse_estimator(each, bindings=self.file.header.plan.bindings)
+            if isinstance(each, str)
+            else each.estimator
+            if isinstance(each, Scorer)
+            else each
             for each in estimators
         ]
         self.file = score_records(self.file, computed or supported(self.file.header.plan))

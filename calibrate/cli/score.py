@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from guardrail.errors import UsageError
-from guardrail.judges import Judge, default_judge, make_judge
+from guardrail.judges import Judge, make_judge
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
 from guardrail.judges.registry import make_named
@@ -173,7 +173,8 @@ class _Choice:
     def __call__(self, plan: SamplingPlan) -> Sequence[Estimator]:
         """The estimators."""
         comparing: dict[str, Any] = {
-            "judge": _judge(self.judge) or default_judge(plan.bindings),
+            "bindings": plan.bindings,
+            "judge": _judge(self.judge),
             "similarity": None if self.similarity is None else make_named("similarity", *parse_name(self.similarity)),
             "entailment": None if self.entailment is None else make_named("entailment", *parse_name(self.entailment)),
         }

@@ -10,7 +10,7 @@ from typing import Any
 
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
-from guardrail.judges import Entailment, Judge, Similarity, default_judge
+from guardrail.judges import Entailment, Judge, Similarity
 from guardrail.judges.base import Role
 from guardrail.judges.registry import JUDGES, SIMILARITIES, make_named
 from guardrail.sampling.follow_ups import SCORE
@@ -63,6 +63,7 @@ def parse_estimator(
     similarity: Similarity | None = None,
     entailment: Entailment | None = None,
     scorers: Sequence[Scorer] = (),
+    bindings: Bindings | None = None,
 ) -> Estimator:
     """An estimator from how a user writes it.
 
@@ -77,6 +78,7 @@ def parse_estimator(
         similarity: The same for estimators that take a similarity.
         entailment: The same for estimators that look for contradictions.
         scorers: Scorers that the text may name as "score:NAME@VERSION".
+        bindings: The plan's tools and answer format, which decide the default judge.
 
     Raises:
         UsageError: Unknown estimator, judge, clustering or similarity.
@@ -90,11 +92,8 @@ def parse_estimator(
         chosen = {
             role: make_named(role, *parse_name(own)) if own else given[role] for role, own in spelled.roles.items()
         }
-        return make_estimator(spelled.name, clustering=spelled.clustering or "components", **chosen)
-    parts = [
-        parse_estimator(part, judge=judge, similarity=similarity, entailment=entailment, scorers=scorers)
-        for part in spelled.parts
-    ]
+        return make_estimator(spelled.name, clustering=spelled.clustering or "components", bindings=bindings, **chosen)
+    parts = [parse_estimator(part, scorers=scorers, bindings=bindings, **given) for part in spelled.parts]
     try:
         return COMBINATIONS[spelled.name](*parts, **spelled.settings)
     except TypeError as error:  # a wrong number of scores, or a setting that it does not have
@@ -120,7 +119,7 @@ def stored_key(known: Collection[str], text: str, bindings: Bindings | None = No
         UsageError: Several fit; they are listed.
     """
     try:
-        light = [estimator_key(parse_estimator(text, judge=default_judge(bindings)))] if _is_light(text) else []
+        light = [estimator_key(parse_estimator(text, bindings=bindings))] if _is_light(text) else []
         fits = [key for key in known if _fits(text, key)]
     except UsageError:  # another command knows the text, or it is a mistake
         light, fits = [], []
@@ -288,7 +287,7 @@ def usual_key(plan: SamplingPlan) -> str:
     name = usual_estimator(None, options=plan.options is not None)
     if plan.options is None and not plan.logprobs:
         name = "discrete_semantic_entropy" if plan.primary == "majority" else "graded_disagreement"
-    return estimator_key(parse_estimator(name, judge=default_judge(plan.bindings)))
+    return estimator_key(parse_estimator(name, bindings=plan.bindings))
 
 
 def key_of(file: RecordFile, name: str | None = None) -> str:

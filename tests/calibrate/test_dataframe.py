@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 import sys
@@ -23,6 +24,7 @@ from guardrail import CalibrationArtifact, Guardrail, scorer
 from guardrail.describe import answer_if, describe, promises, ranks_backwards, unguardable
 from guardrail.errors import ArtifactMismatchError, MissingDependencyError, RecordError, UsageError
 from guardrail.testing import ScriptedChat
+from guardrail.types import Bindings
 from guardrail.uncertainty.registry import from_spec
 
 mpl.use("agg")  # no window may open
@@ -169,6 +171,14 @@ def test_a_guard_with_the_logged_model_loads_the_artifact() -> None:
     assert not guard.assess("question 4").accepted
     other = columns([{**row, "m": "gpt"} for row in log], model="m").file
     assert (other.header.model.provider, other.header.model.model) == ("imported", "gpt")
+
+
+def test_a_named_score_compares_answers_in_a_format_as_commands_do() -> None:
+    """Words of an answer are mostly names of its fields: opposite answers would count as one meaning."""
+    file = columns(rows(3)).file
+    plan = file.header.plan.model_copy(update={"bindings": Bindings(response_format={"type": "json_object"})})
+    file = dataclasses.replace(file, header=file.header.model_copy(update={"plan": plan}))
+    assert set(Records(file).score(KEY).file.header.estimators) == {f"{KEY}:json"}
 
 
 def test_scores_of_ones_own() -> None:

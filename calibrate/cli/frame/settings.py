@@ -18,7 +18,6 @@ from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, did_you_mean, require
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_estimator, items_measure
-from guardrail.judges import default_judge
 from guardrail.prompting import PromptWrapping
 from guardrail.types import MAX_TOKENS, Bindings, Frozen, Probing, SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer
@@ -175,7 +174,7 @@ class CollectSettings(Frozen):
             own.append(items_estimator(items_measure(json_spec(cap=1))))
         usual = usual_estimator(self.calls, options=option_labels(questions) is not None, bindings=bindings)
         names = self._planned_scores() or ([] if own else [usual])
-        return [*(parse_estimator(name, judge=default_judge(bindings)) for name in names), *own]
+        return [*(parse_estimator(name, bindings=bindings) for name in names), *own]
 
     def plan(self, questions: Sequence[Question]) -> SamplingPlan:
         """Make the plan that the scores need."""
