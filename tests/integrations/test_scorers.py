@@ -6,12 +6,11 @@ import asyncio
 import json
 import math
 import pickle
-import threading
-from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -77,50 +76,42 @@ PAID = AIMessage("", tool_calls=[{"name": "pay", "args": {"amount": 2}, "id": "c
 
 
 class Decisions:
-    """An endpoint of decisions that notes its requests and replies with one answer."""
+    """OpenAI's decisions: notes the requests and replies with one answer."""
 
     def __init__(self) -> None:
         self.answer: dict[str, Any] = {"type": "predicate", "name": "wrong", "probability": 0.25}
         self.model, self.status = "gpt-6-luna", 200
         self.seen: list[dict[str, Any]] = []
-        outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                outer.seen.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-                body = json.dumps({"answers": [outer.answer], "model": outer.model, "usage": USAGE}).encode()
-                self.send_response(outer.status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+    def reply(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(json.loads(request.content))
+        return httpx.Response(self.status, json={"answers": [self.answer], "model": self.model, "usage": USAGE})
 
-            def log_message(self, *_: Any) -> None:
-                pass
+    def client(self) -> openai.OpenAI:
+        transport = httpx.MockTransport(self.reply)
+        return openai.OpenAI(api_key="k", max_retries=0, http_client=httpx.Client(transport=transport))
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.settings: Any = {
-            "base_url": f"http://127.0.0.1:{self.server.server_port}/v1",
-            "api_key": "k",
-            "max_retries": 0,
-        }
+    def async_client(self) -> openai.AsyncOpenAI:
+        transport = httpx.MockTransport(self.reply)
+        return openai.AsyncOpenAI(api_key="k", max_retries=0, http_client=httpx.AsyncClient(transport=transport))
 
 
 @pytest.fixture
-def decisions() -> Iterator[Decisions]:
-    endpoint = Decisions()
-    thread = threading.Thread(target=endpoint.server.serve_forever)
-    thread.start()
-    yield endpoint
-    endpoint.server.shutdown()
-    thread.join()
-    endpoint.server.server_close()
+def decisions() -> Decisions:
+    return Decisions()
+
+
+def of_openai(decisions: Decisions, wrong: str) -> Scorer:
+    return decision(decisions.client(), "gpt-6-luna", wrong)
+
+
+def of_pydantic_ai(decisions: Decisions, wrong: str) -> Scorer:
+    provider = OpenAIProvider(openai_client=decisions.async_client())
+    return pydantic_ai_decision(OpenAIDecisionsModel("gpt-6-luna", provider=provider), wrong)
 
 
 def test_a_decision_about_an_answer(decisions: Decisions) -> None:
-    with openai.OpenAI(**decisions.settings) as client:
-        own = decision(client, "gpt-6-luna", "The answer is wrong.")
-        judged = verdict(own)
+    judged = verdict(of_openai(decisions, "The answer is wrong."))
     assert (judged.accepted, judged.uncertainty.value, judged.cost.calls) == (True, 0.25, 2)
     assert decisions.seen == [
         {
@@ -136,7 +127,7 @@ def test_a_decision_about_a_tool_call_with_the_async_client(decisions: Decisions
         return AIMessage("", tool_calls=[{"name": "pay", "args": {"amount": amount}, "id": name, "type": "tool_call"}])
 
     messages = [HumanMessage("pay"), calling(1, "c1"), ToolMessage("no", tool_call_id="c1"), HumanMessage("again")]
-    own = decision(openai.AsyncOpenAI(**decisions.settings), "gpt-6-luna", "Not what the user asked for.", name="risk")
+    own = decision(decisions.async_client(), "gpt-6-luna", "Not what the user asked for.", name="risk")
     judged = verdict(own, messages, ScriptedChat(default=[calling(2, "c2")]), tools=[pay])
     assert judged.uncertainty.estimator == "score:risk@1"
     assert judged.uncertainty.value == 0.25
@@ -149,36 +140,31 @@ def test_a_decision_about_a_tool_call_with_the_async_client(decisions: Decisions
     ]
 
 
+@pytest.mark.parametrize("made", [of_openai, of_pydantic_ai])
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
         ({"answer": {"type": "refusal", "name": "wrong"}}, Unmeasured.JUDGE_FAILED),
+        ({"answer": {"type": "predicate", "name": "wrong", "probability": None}}, Unmeasured.JUDGE_FAILED),
         ({"model": "gpt-7"}, Unmeasured.JUDGE_FAILED),
-        ({"model": "gpt-6-luna-2026-10-01"}, Unmeasured.JUDGE_FAILED),
         ({"status": 500}, Unmeasured.MODEL_FAILED),
         ({"status": 401}, Unmeasured.MISCONFIGURED),
     ],
 )
-def test_no_decision_is_no_acceptance(decisions: Decisions, changed: dict[str, Any], reason: Unmeasured) -> None:
+def test_no_decision_is_no_acceptance(
+    decisions: Decisions, made: Callable[..., Scorer], changed: dict[str, Any], reason: Unmeasured
+) -> None:
     vars(decisions).update(changed)
-    with openai.OpenAI(**decisions.settings) as client:
-        judged = verdict(decision(client, "gpt-6-luna", "The answer is wrong."))
+    judged = verdict(made(decisions, "The answer is wrong."))
     assert (judged.accepted, judged.uncertainty.reason) == (False, reason)
 
 
 def test_an_alias_is_told_its_snapshot_and_the_snapshot_is_served(decisions: Decisions) -> None:
     decisions.model = "gpt-6-luna-2026-10-01"
-    with openai.OpenAI(**decisions.settings) as client:
-        alias = verdict(decision(client, "gpt-6-luna", "The answer is wrong."))
-        assert "Name 'gpt-6-luna-2026-10-01' and calibrate with it" in alias.uncertainty.detail
-        assert verdict(decision(client, "gpt-6-luna-2026-10-01", "The answer is wrong.")).uncertainty.value == 0.25
-
-
-def of_pydantic_ai(decisions: Decisions, wrong: str) -> Scorer:
-    client = openai.AsyncOpenAI(**decisions.settings)
-    return pydantic_ai_decision(
-        OpenAIDecisionsModel("gpt-6-luna", provider=OpenAIProvider(openai_client=client)), wrong
-    )
+    client = decisions.client()
+    alias = verdict(decision(client, "gpt-6-luna", "The answer is wrong."))
+    assert "Name 'gpt-6-luna-2026-10-01' and calibrate with it" in alias.uncertainty.detail
+    assert verdict(decision(client, "gpt-6-luna-2026-10-01", "The answer is wrong.")).uncertainty.value == 0.25
 
 
 def test_a_decision_of_pydantic_ai_about_an_answer_and_about_a_tool_call(decisions: Decisions) -> None:
@@ -197,24 +183,6 @@ def test_a_decision_of_pydantic_ai_about_an_answer_and_about_a_tool_call(decisio
     }
     (question,) = decisions.seen[0]["questions"]
     assert (question["type"], question["instructions"]) == ("predicate", "Not what the user asked for.")
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"answer": {"type": "refusal", "name": "wrong"}}, Unmeasured.JUDGE_FAILED),
-        ({"answer": {"type": "predicate", "name": "wrong", "probability": 1.5}}, Unmeasured.JUDGE_FAILED),
-        ({"model": "gpt-7"}, Unmeasured.JUDGE_FAILED),
-        ({"status": 500}, Unmeasured.MODEL_FAILED),
-        ({"status": 401}, Unmeasured.MISCONFIGURED),
-    ],
-)
-def test_no_decision_of_pydantic_ai_is_no_acceptance(
-    decisions: Decisions, changed: dict[str, Any], reason: Unmeasured
-) -> None:
-    vars(decisions).update(changed)
-    judged = verdict(of_pydantic_ai(decisions, "The answer is wrong."))
-    assert (judged.accepted, judged.uncertainty.reason) == (False, reason)
 
 
 # -- P(True) in one call -----------------------------------------------------------------------------------------------
