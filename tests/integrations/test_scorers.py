@@ -88,12 +88,12 @@ class Decisions:
         return httpx.Response(self.status, json={"answers": [self.answer], "model": self.model, "usage": USAGE})
 
     def client(self) -> openai.OpenAI:
-        transport = httpx.MockTransport(self.reply)
-        return openai.OpenAI(api_key="k", max_retries=0, http_client=httpx.Client(transport=transport))
+        http: Any = httpx.Client(transport=httpx.MockTransport(self.reply))
+        return openai.OpenAI(api_key="k", max_retries=0, http_client=http)
 
     def async_client(self) -> openai.AsyncOpenAI:
-        transport = httpx.MockTransport(self.reply)
-        return openai.AsyncOpenAI(api_key="k", max_retries=0, http_client=httpx.AsyncClient(transport=transport))
+        http: Any = httpx.AsyncClient(transport=httpx.MockTransport(self.reply))
+        return openai.AsyncOpenAI(api_key="k", max_retries=0, http_client=http)
 
 
 @pytest.fixture
