@@ -25,14 +25,14 @@ import logging
 import random
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import httpx
-from sqlalchemy import or_, select, update
+from sqlalchemy import Row, or_, select, update
 from sqlalchemy.exc import DBAPIError
 from standardwebhooks import Webhook
 
@@ -51,19 +51,6 @@ _LONGEST_WAIT = 60.0
 """Longest pause in seconds after the database failed, and for a receiver that does not answer."""
 _posting: ContextVar[bool] = ContextVar("posting", default=False)
 _log = logging.getLogger(__name__)
-
-
-class _Post(NamedTuple):
-    """A callback that is due."""
-
-    id: str
-    item: str
-    """Id of the item; empty for a message of a destination."""
-    receiver: str
-    """Scheme, host and port; or the name of the destination."""
-    url: str
-    body: str
-    attempt: int
 
 
 class _Failure(NamedTuple):
@@ -137,8 +124,8 @@ class Deliverer:
         failures = 0
         while not self._stop.is_set():
             # Separately: an item that cannot be closed must not hold up the callbacks.
-            succeeded = [self._succeeded(step) for step in (self._note_news, lambda: asyncio.run(self._deliver()))]
-            failures = 0 if all(succeeded) else failures + 1
+            closed, delivered = self._succeeded(self._note_news), self._succeeded(lambda: asyncio.run(self._deliver()))
+            failures = 0 if closed and delivered else failures + 1
             self._stop.wait(min(poll * 2.0 ** min(failures, 40), max(poll, _LONGEST_WAIT)))
 
     def start(self, poll: float = 1.0) -> None:
@@ -186,33 +173,31 @@ class Deliverer:
             finally:  # what is under way is marked, so that it is not sent again
                 await asyncio.gather(*running, return_exceptions=True)
 
-    def _take(self, most: int) -> list[_Post]:
+    def _take(self, most: int) -> Sequence[Row[Any]]:
         """The oldest callbacks that are due, at most so many; none once it is to stop."""
         if self._stop.is_set() or not most:
             return []
-        urls = {destination.name: destination.url for destination in self._destinations}
+        names = [destination.name for destination in self._destinations]
         with self._store.database.write() as transaction:
-            now = transaction.now
-            due = select(outbox).where(outbox.c.state == "waiting", outbox.c.next_at <= now)
-            due = due.where(or_(~outbox.c.url.startswith(PREFIX), outbox.c.url.in_(urls)))
-            rows = transaction.execute(due.order_by(outbox.c.next_at).limit(most).with_for_update(skip_locked=True))
-            posts = [
-                _Post(row.id, row.item, row.receiver, urls.get(row.url, row.url), row.body, row.attempts + 1)
-                for row in rows.all()
-            ]
-            for post in posts:
-                # If this process is killed while it posts, the callback is due again after this.
-                again = now + max(2 * self.timeout, self._pause(post.attempt))
-                attempted = update(outbox).where(outbox.c.id == post.id)
-                transaction.execute(attempted.values(attempts=post.attempt, next_at=again))
+            due = select(outbox).where(outbox.c.state == "waiting", outbox.c.next_at <= transaction.now)
+            due = due.where(or_(~outbox.c.url.startswith(PREFIX), outbox.c.url.in_(names)))
+            due = due.order_by(outbox.c.next_at).limit(most).with_for_update(skip_locked=True)
+            posts = transaction.execute(due).all()
+            # If this process is killed while it posts, the callback is due again after this.
+            begun = {"attempts": outbox.c.attempts + 1, "next_at": transaction.now + 2 * self.timeout}
+            transaction.execute(update(outbox).where(outbox.c.id.in_([post.id for post in posts])).values(**begun))
             return posts
 
-    async def _carry_out(self, client: httpx.AsyncClient, post: _Post) -> bool:
+    def _url_of(self, post: Row[Any]) -> str:
+        """Where a message goes: the address of its destination, or that of the callback."""
+        return next((each.url for each in self._destinations if each.name == post.url), post.url)
+
+    async def _carry_out(self, client: httpx.AsyncClient, post: Row[Any]) -> bool:
         failure = await self._send(client, post)
         await asyncio.to_thread(self._mark, post, failure)
         return failure is None
 
-    async def _send(self, client: httpx.AsyncClient, post: _Post) -> _Failure | None:
+    async def _send(self, client: httpx.AsyncClient, post: Row[Any]) -> _Failure | None:
         _posting.set(True)
         now = datetime.now(UTC)
         headers = {
@@ -222,8 +207,9 @@ class Deliverer:
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": self._webhook.sign(post.id, now, post.body),
         }
+        url = self._url_of(post)
         try:
-            host = httpx.URL(post.url).host
+            host = httpx.URL(url).host
             # A destination is the operator's.
             if not post.receiver.startswith(PREFIX) and not _is_named(host, self._hosts):
                 problem = (
@@ -234,7 +220,7 @@ class Deliverer:
             # httpx limits each read only, and a receiver may send one byte at a time. The body is not read.
             async with (
                 asyncio.timeout(self.timeout),
-                client.stream("POST", post.url, content=post.body.encode(), headers=headers) as answer,
+                client.stream("POST", url, content=post.body.encode(), headers=headers) as answer,
             ):
                 gone = answer.status_code == httpx.codes.GONE
                 return None if answer.is_success else _Failure(f"HTTP {answer.status_code}", final=gone)
@@ -243,28 +229,29 @@ class Deliverer:
         except Exception as error:  # a broken receiver must not end the deliverer
             return _Failure(f"{type(error).__name__}: {_root(error)}", silent=True)
 
-    def _mark(self, post: _Post, failure: _Failure | None) -> None:
+    def _mark(self, post: Row[Any], failure: _Failure | None) -> None:
+        attempt = post.attempts + 1
         with self._store.database.write() as transaction:
             # Not if a decision has dropped the callback meanwhile; see `rows.post`.
             mine = update(outbox).where(outbox.c.id == post.id, outbox.c.state == "waiting")
             if failure is None:
                 changed = transaction.execute(mine.values(state="delivered", problem="")).rowcount
                 if changed and post.item:
-                    transaction.log(SYSTEM, "delivered", {"event": post.id, "attempt": post.attempt}, post.item)
+                    transaction.log(SYSTEM, "delivered", {"event": post.id, "attempt": attempt}, post.item)
                 return
-            now, pause = transaction.now, self._pause(post.attempt)
-            state = "dead" if failure.final or post.attempt >= self.attempts else "waiting"
+            now, pause = transaction.now, self._pause(attempt)
+            state = "dead" if failure.final or attempt >= self.attempts else "waiting"
             problem = without_surrogates(failure.problem.replace("\0", "\ufffd"))[:500]
             transaction.execute(mine.values(state=state, next_at=now + pause, problem=problem))
             if failure.silent:  # its other callbacks would wait for the time-out, too
                 until = now + min(pause, _LONGEST_WAIT)
                 others = update(outbox).where(outbox.c.receiver == post.receiver, outbox.c.state == "waiting")
                 transaction.execute(others.where(outbox.c.next_at < until).values(next_at=until))
-            detail = {"event": post.id, "attempt": post.attempt, "problem": problem, "given_up": state == "dead"}
+            detail = {"event": post.id, "attempt": attempt, "problem": problem, "given_up": state == "dead"}
             if post.item:
                 transaction.log(SYSTEM, "delivery_failed", detail, post.item)
             elif state == "dead":  # only the last failure: a destination gets a message about each item
-                where = httpx.URL(post.url).netloc.decode()
+                where = httpx.URL(self._url_of(post)).netloc.decode()
                 transaction.log(SYSTEM, "delivery_failed", {**detail, "destination": where})
 
     def _pause(self, attempt: int) -> float:

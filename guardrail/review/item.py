@@ -422,10 +422,7 @@ def frozen(content: Content) -> Content:
         UnstorableError: It cannot be written or read back, or its candidate cannot and no other decision is allowed.
     """
     try:
-        try:
-            read = Content.model_validate_json(content.model_dump_json())
-        except ValueError:
-            read = Content.model_validate_json(json.dumps(_clean(content.model_dump()), ensure_ascii=False))
+        read = Content.model_validate_json(json.dumps(_clean(content.model_dump()), ensure_ascii=False))
     except (ValueError, TypeError, RecursionError) as error:
         raise UnstorableError(f"this content cannot be stored: {_first_problem(error)}.") from error
     if content.kind == "audit" or json_fault(_values(content.candidate)) is None:

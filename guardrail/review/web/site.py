@@ -88,10 +88,11 @@ class PageError(Exception):
 FAILURES = (PageError, SQLAlchemyError, ReviewError, UsageError, ClientDisconnect)
 """What ends a request with a page that says why; see `problem_of`."""
 _REFUSALS: tuple[tuple[type[ReviewError], int, str], ...] = (
+    (UnknownItemError, 404, "No such item"),
     (LeaseLostError, 409, "You do not hold this item"),
     (AlreadyDecidedError, 409, "Already decided"),
     (ItemExpiredError, 410, "Too late"),
-    (UnstorableError, 422, "This cannot be stored"),
+    (UnstorableError, 422, "This cannot be stored; nothing was changed"),
 )
 
 
@@ -247,12 +248,9 @@ def problem_of(error: Exception) -> PageError:
         _log.warning("the database of the reviews failed: %s%s", type(error).__name__, why)
         text = "The database does not answer. Try again in a minute; then the page shows if your last step counted."
         return PageError(503, "The database is not available", text, UNAVAILABLE)
-    if isinstance(error, UnknownItemError):
-        return PageError(404, "No such item", "This item does not exist, or it was deleted.")
-    way_out = " Correct it; nothing was changed." if isinstance(error, UnstorableError) else ""
     for kind, status, title in _REFUSALS:
         if isinstance(error, kind):
-            return PageError(status, title, f"{error}{way_out}")
+            return PageError(status, title, f"{error}")
     return PageError(400, "Not possible", f"{error}")
 
 
