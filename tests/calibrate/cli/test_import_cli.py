@@ -238,43 +238,6 @@ def test_a_published_question_set_is_collected(tmp_path: Path, monkeypatch: pyte
     )
 
 
-def test_flags_say_what_the_columns_are(tmp_path: Path) -> None:
-    source, out = tmp_path / "s.jsonl", tmp_path / "r.jsonl"
-    labels = ["right", "wrong", "unparseable", "right"]
-    rows = [{"id": f"q{i}", "logprob": -i / 4, "grade": label, "llm": "ab"[i % 2]} for i, label in enumerate(labels)]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    arguments = (
-        "import",
-        source,
-        "--out",
-        out,
-        "--map",
-        "certainty=logprob",
-        "--map",
-        "correct=grade",
-        "--map",
-        "model=llm",
-    )
-    assert "several models: a (2 rows), b (2 rows)" in run(*arguments, "--other-labels", "wrong", code=2)
-    assert "--other-labels wrong" in run(*arguments, "--system", "a", code=2)
-    flags = ("--system", "a", "--other-labels", "wrong")
-    shown = run(*arguments, *flags)
-    assert "2 of 2 rows are records now" in shown
-    assert "1 labels are 'unparseable': counted as wrong." in shown
-    first, third = read_records(out).records
-    assert (first.scores["imported:logprob"].value, third.scores["imported:logprob"].value) == (0, 0.5)
-    assert (first.correct, third.correct) == (True, False)
-
-
-def test_a_reversed_score_asks_for_no_second_look(tmp_path: Path) -> None:
-    out = tmp_path / "r.jsonl"
-    maps = ("--map", "score=stated:stated", "--map", "correct=ok")
-    run("import", confidences(tmp_path / "c.csv"), "--out", out, *maps)
-    shown = run("fit", "--rule", "acrc", out, "--alpha", "0.2", "--out", tmp_path / "a.json")
-    assert "Is the score upside down?" in shown
-    assert "second look" not in shown
-
-
 def test_answers_of_an_unnamed_model_are_named_afterwards(tmp_path: Path) -> None:
     """Import and fit say that no guard loads the artifact, its refusal names the way out, and the way works."""
     source, out, artifact = tmp_path / "mine.csv", tmp_path / "own.jsonl", tmp_path / "a.json"

@@ -114,35 +114,41 @@ def test_csv_cells_that_say_they_have_no_value_are_missing_and_counted(tmp_path:
     assert [bad.problem.split(": ")[1] for bad in import_file(path, listed).bad] == ["field 's2'"]
 
 
-def test_option_scores_make_the_likeliest_option_the_answer(tmp_path: Path) -> None:
-    row = {"id": "q", "option_scores": {"A": -1.5, "B": 2.0}, "references": ["B"]}
-    record = imported_row(tmp_path, row, option_scale="logit")
-    assert record.answer == "B"
-    assert record.options == {"A": "A", "B": "B"}
-    assert record.question == "(question q)"
+@pytest.mark.parametrize(
+    ("scale", "given", "read"),
+    [
+        ("logit", (-1.5, 2.0), (-1.5, 2.0)),
+        ("logprob", (-1.5, -0.25), (-1.5, -0.25)),
+        ("probability", (0.2, 0.8), (math.log(0.2), math.log(0.8))),
+    ],
+)
+def test_option_scores_make_the_likeliest_option_the_answer(
+    tmp_path: Path, scale: str, given: tuple[float, float], read: tuple[float, float]
+) -> None:
+    row = {"id": "q", "option_scores": dict(zip("AB", given, strict=True)), "references": ["B"], "option_scale": scale}
+    record = imported_row(tmp_path, row)
+    assert (record.answer, record.options, record.question) == ("B", {"A": "A", "B": "B"}, "(question q)")
     assert record.drawn is not None
     assert record.drawn.options is not None
-    assert record.drawn.options.loglikelihoods == (-1.5, 2.0)
-    as_probability = imported_row(
-        tmp_path, {**row, "option_scores": {"A": 0.2, "B": 0.8}, "option_scale": "probability"}
+    assert record.drawn.options.loglikelihoods == pytest.approx(read)
+
+
+def test_scores_of_every_direction(tmp_path: Path) -> None:
+    """A threshold on the wrong side would answer what is least certain."""
+    rows = [{"id": "a", "u": 2.5, "c": 0.75, "lp": -2.5}, {"id": "b", "u": 0, "c": None, "lp": math.nan}]
+    columns = parse_map(["score=mine:u", "confidence=c", "certainty=lp"])
+    imported = import_file(jsonl(tmp_path / "s.jsonl", rows), ImportSettings(columns=columns)).file
+    first, second = (
+        {key.removeprefix("imported:"): score.value for key, score in record.scores.items()}
+        for record in imported.records
     )
-    assert as_probability.drawn is not None
-    assert as_probability.drawn.options is not None
-    assert as_probability.drawn.options.loglikelihoods == pytest.approx((math.log(0.2), math.log(0.8)))
-
-
-def test_scores_and_confidences(tmp_path: Path) -> None:
-    rows = [{"id": "a", "u": 2.5, "c": 0.9, "correct": 1}, {"id": "b", "u": 0, "c": None, "correct": 0}]
-    columns = parse_map(["score=mine:u", "confidence=stated:c"])
-    imported = import_file(jsonl(tmp_path / "s.jsonl", rows), ImportSettings(columns=columns))
-    first, second = imported.file.records
-    assert first.drawn is None
-    assert first.scores["imported:mine"].value == 2.5
-    assert first.scores["imported:stated"].value == pytest.approx(0.1)
-    assert second.scores["imported:stated"].value is None
-    assert "no value in column 'c'" in second.scores["imported:stated"].detail
-    spec = imported.file.header.estimators["imported:stated"]
-    assert (spec.unit, spec.params["stored"]) == ("probability", "1 - value")
+    assert first == {"mine": 2.5, "c": 0.25, "lp": 2.5}
+    assert second == {"mine": 0, "c": None, "lp": None}  # missing, which abstains
+    assert "no value in column 'c'" in imported.records[1].scores["imported:c"].detail
+    stored = {key: (spec.unit, spec.params["stored"]) for key, spec in imported.header.estimators.items()}
+    assert stored["imported:c"] == ("probability", "1 - value")
+    assert stored["imported:lp"] == ("nats", "-value")
+    assert imported.records[0].drawn is None
 
 
 @pytest.mark.parametrize(
@@ -162,6 +168,12 @@ def test_scores_and_confidences(tmp_path: Path) -> None:
             (),
             {"option_scale": "probability"},
             "field 'option_scores': got -1; a probability must be in [0, 1]",
+        ),
+        (
+            {"question": "q", "option_scores": {"A": -1, "B": 1}},
+            (),
+            {"option_scale": "logprob"},
+            "field 'option_scores': got 1; a log-probability is at most 0",
         ),
         (
             {"question": "q", "option_scores": {"A": 1, "B": 2}, "references": ["C"]},
@@ -210,11 +222,6 @@ def test_a_file_without_any_answer_is_refused(answer: str | None) -> None:
     with pytest.raises(UsageError, match=r"3 of 3 rows have no answer.*--map answer=COLUMN"):
         import_rows(rows, name="g")
     assert len(import_rows([*rows, RawRow("g:3", {"question": "q", "answer": "a"})], name="g").file.records) == 4
-
-
-def test_a_file_without_rows_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no row that can be read"):
-        import_file(jsonl(tmp_path / "empty.jsonl", []), ImportSettings(columns=parse_map(["question=prompt"])))
 
 
 def test_skip_bad_counts_and_lists_every_row_it_leaves_out(tmp_path: Path) -> None:
@@ -519,26 +526,6 @@ def test_a_file_with_several_models_is_read_one_by_one(tmp_path: Path) -> None:
         import_file(nameless, ImportSettings(columns=columns))
 
 
-def test_scores_of_either_direction(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "s.jsonl", [{"id": "a", "lp": -2.5, "c": 0.75}, {"id": "b", "lp": math.nan, "c": 1}])
-    columns = parse_map(["certainty=lp", "confidence=c"])
-    imported = import_file(path, ImportSettings(columns=columns)).file
-    first, second = imported.records
-    assert (first.scores["imported:lp"].value, first.scores["imported:c"].value) == (2.5, 0.25)
-    assert second.scores["imported:lp"].value is None  # NaN is missing, which abstains
-    assert imported.header.estimators["imported:lp"].params["stored"] == "-value"
-
-
-def test_option_log_probabilities(tmp_path: Path) -> None:
-    row = {"id": "q", "option_scores": {"A": -1.5, "B": -0.25}}
-    drawn = imported_row(tmp_path, row, option_scale="logprob").drawn
-    assert drawn is not None
-    assert drawn.options is not None
-    assert drawn.options.loglikelihoods == (-1.5, -0.25)
-    with pytest.raises(RecordError, match="a log-probability is at most 0"):
-        imported_row(tmp_path, {"id": "q", "option_scores": {"A": -1.5, "B": 0.25}}, option_scale="logprob")
-
-
 def test_the_user_says_what_a_third_label_is(tmp_path: Path) -> None:
     rows = [{"id": str(i), "answer": "x", "correct": label} for i, label in enumerate(["yes", "unparseable", "no"])]
     path = jsonl(tmp_path / "l.jsonl", rows)
@@ -579,39 +566,10 @@ def test_offered_tools_are_part_of_the_question(tmp_path: Path) -> None:
         imported_row(tmp_path, {**rows[0], "tools": "send"})
 
 
-def test_rows_in_memory_are_read_like_a_file(tmp_path: Path) -> None:
-    rows = [{"question": "q?", "samples": SPOKEN, "model": "m"}, {"question": "r?", "samples": SPOKEN, "model": "m"}]
-    imported = import_rows([RawRow(f"frame[{i}]", row) for i, row in enumerate(rows)], name="frame")
-    assert imported.file.records == import_file(jsonl(tmp_path / "s.jsonl", rows)).file.records
-    assert (imported.file.header.model.model, imported.file.header.questions_name, imported.n_rows) == ("m", "frame", 2)
-    with pytest.raises(RecordError, match=r"frame\[0\]: field 'question'"):
-        import_rows([RawRow("frame[0]", {"answer": "x"})])
-    with pytest.raises(UsageError, match="holds no row"):
-        import_rows([])
-
-
 def test_a_question_that_occurs_twice_is_not_called_an_id(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "twice.jsonl", [{"prompt": "Who?", "answer": "x"}] * 2)
     with pytest.raises(RecordError, match=r"2: field 'prompt': got 'Who\?'; this question is already at.*id=COLUMN"):
         import_file(path, ImportSettings(columns=parse_map(["question=prompt"])))
-
-
-def test_columns_that_are_nearly_fields_are_named_with_their_mapping(tmp_path: Path) -> None:
-    row = {
-        "question": "q?",
-        "answer": "x",
-        "reference": "y",
-        "Confidence": 0.5,
-        "gruop": "g",
-        "gold answer": "y",
-        "conf": 0.5,
-    }
-    path = jsonl(tmp_path / "near.jsonl", [row])
-    notes = import_file(path, ImportSettings(columns=parse_map(["correct=-"]))).notes
-    assert [note.partition(": ")[2] for note in notes if note.startswith("Column")] == [
-        "--map confidence=Confidence --map confidence=conf --map 'references=gold answer' --map group=gruop "
-        "--map references=reference"
-    ]
 
 
 @pytest.mark.parametrize("placeholder", [-9999.0, -1e30, -math.inf, math.nan, None])
