@@ -134,6 +134,10 @@ def import_(
     if identity is not None:  # with the revision of its weights
         header = header.model_copy(update={"model": identity})
     write_records(out, header, imported.file.records)
+    print_line(
+        f"{len(imported.file.records)} of {imported.n_rows} rows are records now (read as "
+        f"{format or source.suffix.removeprefix('.') or 'dataset folder'})."
+    )
     reversed_keys = _print_result(imported, skipped, out)
     if items:
         finish([out], f"calibrate score {listed([out])} --items")
@@ -167,7 +171,6 @@ def _print_result(imported: Imported, skipped: Path, out: Path) -> set[str]:
     """Print what was read; return the scores that are lower for wrong answers."""
     reversed_keys = set[str]()
     records = imported.file.records
-    print_line(f"{len(records)} of {imported.n_rows} rows are records now (read as {imported.layout}).")
     for note in imported.notes:
         print_line(f"  {note}", "yellow")
     if not imported.file.header.model.is_known and any(record.drawn is not None for record in records):

@@ -61,8 +61,8 @@ def graded_file(path: Path, settings: ImportSettings | None = None) -> tuple[Imp
         raise UsageError(f"{path} holds no row. Each row must be one question.")
     names, columns = column_names(good), recognised(good, settings.columns)
     _refuse_ungraded(path, good[0], names, columns)
-    imported = import_rows(rows, replace(settings, columns=columns), name=path, layout="table", notes=source.notes)
-    return imported, read_as(columns, names)
+    imported = import_rows(rows, replace(settings, columns=columns), name=path)
+    return replace(imported, notes=(*source.notes, *imported.notes)), read_as(columns, names)
 
 
 def _refuse_ungraded(path: Path, first: RawRow, names: Sequence[str], columns: ColumnMap) -> None:

@@ -50,13 +50,11 @@ class Imported:
 
     Attributes:
         file: Header and records, in memory.
-        layout: Name of the export, or the kind of file.
         bad: Rows that were left out because they are malformed.
         notes: Cautions.
     """
 
     file: RecordFile
-    layout: str
     bad: tuple[Bad, ...]
     notes: tuple[str, ...]
 
@@ -77,8 +75,8 @@ def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imp
     path, settings = Path(path), settings or ImportSettings()
     kind, settings = _resolved(path, settings)
     source = open_rows(path, kind, settings.rows)
-    layout = settings.format or path.suffix.removeprefix(".") or "dataset folder"
-    return import_rows(source.rows, settings, name=path, layout=layout, notes=source.notes)
+    imported = import_rows(source.rows, settings, name=path)
+    return replace(imported, notes=(*source.notes, *imported.notes))
 
 
 def _resolved(path: Path, settings: ImportSettings) -> tuple[str | None, ImportSettings]:
@@ -99,12 +97,7 @@ def _resolved(path: Path, settings: ImportSettings) -> tuple[str | None, ImportS
 
 
 def import_rows(
-    rows: Iterable[Found],
-    settings: ImportSettings | None = None,
-    *,
-    name: str | Path = "rows",
-    layout: str = "rows",
-    notes: Sequence[str] = (),
+    rows: Iterable[Found], settings: ImportSettings | None = None, *, name: str | Path = "rows"
 ) -> Imported:
     """As `import_file`, of rows in memory, or of a file that is open already: values are as in JSON.
 
@@ -112,8 +105,6 @@ def import_rows(
         rows: The rows, which say in errors where they are, and the errors of those that cannot be read.
         settings: What the rows hold.
         name: Name of the questions, for messages, too.
-        layout: `Imported.layout`.
-        notes: Cautions about how the rows were read.
 
     Raises:
         RecordError: A malformed row (without ``skip_bad``).
@@ -140,17 +131,16 @@ def import_rows(
     _refuse_unanswered(path, records)
     records = _by_content(records, builder.numbered)
     header = _header(path, settings, model, _plan(settings, records, builder.planned, seen), records)
-    maps = "" if is_export or layout == "table" else proposed(sorted(seen), columns)
+    maps = "" if is_export else proposed(sorted(seen), columns)
     others = models.total() - models[model] if model else 0
     cautions = [
-        *notes,
         *([f"{others} rows of other models were left out."] if others else []),
         *builder.cautions.notes(),
         *builder.labels.notes(),
         *([f"Columns were not read that may hold fields: {maps}"] if maps else []),
         *_notes(settings, records, header.plan),
     ]
-    return Imported(RecordFile(path, header, records), layout, tuple(bad), tuple(cautions))
+    return Imported(RecordFile(path, header, records), tuple(bad), tuple(cautions))
 
 
 def write_bad(path: Path, bad: Sequence[Bad]) -> None:
