@@ -27,13 +27,13 @@ from ..scoring.metrics import auroc_interval
 from .frame.app import command
 from .frame.files import keep_inputs
 from .frame.next_commands import listed, next_step
-from .frame.options import MODEL_HELP
+from .frame.options import COLUMNS, MODEL_HELP, CutOption, MapOption, RightOption, flags_under
 from .frame.settings import ImportedPlan, load_settings
 from .frame.terminal import finish, print_line
 
 __all__ = ["import_"]
 
-COLUMNS, VALUES = "Columns", "What their values mean"
+column_flag = flags_under(COLUMNS)
 
 _SHOWN = 20
 """Malformed rows that are printed; all of them are in the file."""
@@ -57,39 +57,20 @@ def import_(
         list[str] | None,
         typer.Option("--set", help="How answers were drawn: temperature=1, ...", metavar="NAME=VALUE"),
     ] = None,
-    map: Annotated[
-        list[str] | None,
-        typer.Option("--map", help="FIELD=COLUMN or FIELD=PATH.", metavar="FIELD=COLUMN", rich_help_panel=COLUMNS),
-    ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(help=f"{', '.join((*KINDS, *EXPORTS))}. Default: by name.", rich_help_panel=COLUMNS),
-    ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(help="Path of the rows in a document, or filter.", metavar="PATH", rich_help_panel=COLUMNS),
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option(help="Which of several models to read.", metavar="NAME", rich_help_panel=COLUMNS)
-    ] = None,
+    map: MapOption = None,
+    format: Annotated[str | None, column_flag(help=f"{', '.join((*KINDS, *EXPORTS))}. Default: by name.")] = None,
+    rows: Annotated[str | None, column_flag(help="Path of the rows in a document, or filter.", metavar="PATH")] = None,
+    system: Annotated[str | None, column_flag(help="Which of several models to read.", metavar="NAME")] = None,
     primary: Annotated[
-        Primary,
-        typer.Option(help="The answer: majority, first or sampled.", metavar="HOW", rich_help_panel=VALUES),
+        Primary, column_flag(help="The answer: majority, first or sampled.", metavar="HOW")
     ] = "majority",
     option_scale: Annotated[
-        OptionScale | None,
-        typer.Option(help="logit, logprob or probability.", metavar="SCALE", rich_help_panel=VALUES),
+        OptionScale | None, column_flag(help="logit, logprob or probability.", metavar="SCALE")
     ] = None,
-    right: Annotated[
-        list[str] | None,
-        typer.Option(help="A label that says right (yes, pass, 1).", metavar="WORD", rich_help_panel=VALUES),
-    ] = None,
-    cut: Annotated[
-        float | None, typer.Option(help="Labels are grades, right from here on.", rich_help_panel=VALUES)
-    ] = None,
+    right: RightOption = None,
+    cut: CutOption = None,
     other_labels: Annotated[
-        OtherLabels | None,
-        typer.Option(help="Third labels are: wrong, unlabelled.", metavar="HOW", rich_help_panel=VALUES),
+        OtherLabels | None, column_flag(help="Third labels are: wrong, unlabelled.", metavar="HOW")
     ] = None,
 ) -> None:
     """Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.

@@ -130,10 +130,6 @@ class ColumnMap:
         """Every column, or path, that is read where a row has it."""
         return {name for field in FIELDS for name in self.of(field)} | self.named
 
-    def without(self, *names: str) -> ColumnMap:
-        """The map with fields that the file does not have, whatever its columns are called."""
-        return ColumnMap({**self.columns, **dict.fromkeys(names, ())}, self.scores)
-
 
 @dataclass(frozen=True, slots=True)
 class ImportSettings:
