@@ -26,8 +26,8 @@ from guardrail.uncertainty import Estimator, Scorer
 
 from .correctness import CorrectnessRule, default_rule, label_file, make_rule
 from .data.formats.field_map import ColumnMap, ImportSettings, ScoreColumn, ScoreKind
-from .data.formats.names import column_names, read_as, recognised
-from .data.formats.read import import_rows
+from .data.formats.names import column_names
+from .data.formats.read import import_rows, with_recognised
 from .data.records import RecordFile, read_records, write_records
 from .data.row import RawRow
 from .data.split import Groups, Repeats, split
@@ -583,11 +583,11 @@ def _imported(
     """The records of rows; errors and notes name the arguments of `from_frame`."""
     numbered = [RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1)]
     said: list[str] = []
-    graded = _graded_columns(settings.columns, numbered)
-    if graded is not None:
-        settings = replace(settings, columns=graded)
-        said = [read_as(graded, column_names(numbered))]
+    columns, names = settings.columns, column_names(numbered)
+    computable = any(name in names for field in ("samples", "option_scores") for name in columns.of(field))
     with _arguments_named():
+        if not columns.scores and not computable and (found := with_recognised(numbered, settings)) is not None:
+            settings, said = found[0], [found[1]]
         imported = (import_document_rows if items else import_rows)(numbered, settings, name="frame")
     file = imported.file
     if model is not None:
@@ -595,16 +595,6 @@ def _imported(
         file = replace(file, header=file.header.model_copy(update={"model": identity}))
     left_out = [f"{len(imported.bad)} malformed rows are left out: {imported.bad[0].problem}"] if imported.bad else []
     return Records(file, [*said, *(_in_python(note) for note in (*imported.notes, *left_out))])
-
-
-def _graded_columns(columns: ColumnMap, rows: Sequence[RawRow]) -> ColumnMap | None:
-    """The map with the recognised columns if a frame has scores and labels, and nothing to compute a score from."""
-    names = column_names(rows)
-    if columns.scores or any(name in names for field in ("samples", "option_scores") for name in columns.of(field)):
-        return None
-    found = recognised(rows, columns)
-    is_labelled = any(name in names for field in ("correct", "error") for name in found.of(field))
-    return found if found.scores and is_labelled else None
 
 
 def _rows(frame: Any) -> Iterator[Mapping[str, Any]]:

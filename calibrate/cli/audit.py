@@ -21,7 +21,7 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, Drift
 
-from ..data.formats.graded import is_table
+from ..data.formats.read import is_table
 from ..data.records import RecordFile, RecordReader, read_records
 from ..data.table import RecordTable
 from ..evaluation.audit import audit as run_audit

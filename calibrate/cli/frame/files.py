@@ -14,7 +14,7 @@ from guardrail.notebook import percent
 
 from ...data.columns import open_each
 from ...data.formats.field_map import ImportSettings
-from ...data.formats.graded import graded_file, is_table
+from ...data.formats.read import graded_file, is_table
 from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, write_records
 from ...data.table import table_of

@@ -11,7 +11,7 @@ from guardrail.artifact import Artifact, CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
-from ...data.formats.graded import is_table
+from ...data.formats.read import is_table
 from ...data.records import Record, RecordFile, write_records
 from ...data.split import Groups, Repeats, one_per_question, split
 from ...evaluation.audit import audit, refuse_untestable

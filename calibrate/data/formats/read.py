@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,18 +18,28 @@ from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 
 from ..record import Record, RecordHeader
-from ..records import RecordFile
+from ..records import LONGEST_HEADER, RecordFile
 from ..row import RawRow
 from ..rows import KINDS, Found, open_rows
 from .build import Builder, fields_of
 from .exports import EXPORTS, export_like
 from .field_map import ColumnMap, ImportSettings, parse_map
-from .names import proposed
+from .names import column_names, proposed, read_as, recognised
 
 UNNAMED = "unnamed"
 """Model of answers of which nothing says who gave them: two such files can be read as one."""
 
-__all__ = ["UNNAMED", "Bad", "Imported", "import_file", "import_rows", "write_bad"]
+__all__ = [
+    "UNNAMED",
+    "Bad",
+    "Imported",
+    "graded_file",
+    "import_file",
+    "import_rows",
+    "is_table",
+    "with_recognised",
+    "write_bad",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,3 +407,90 @@ def _notes(settings: ImportSettings, records: Sequence[Record], plan: SamplingPl
     if plan.n and settings.temperature is None:
         noted = f"temperature {plan.temperature:g} is noted (--set temperature=T)"
         yield f"How samples were drawn is not in the file; {noted}."
+
+
+# -- Tables with scores and labels: the columns are recognised by their names ------------------------------------------
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file holds rows of another tool, and no records: a table by its name, or lines without a header.
+
+    What is neither is read as records, whose reader says what is wrong with it.
+    """
+    kind = path.suffix.lower().removeprefix(".")
+    if kind in ("csv", "tsv", "xlsx", "xls", "parquet", "json"):
+        return True
+    if kind not in ("jsonl", "ndjson") or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        line = stream.readline(LONGEST_HEADER)
+    try:
+        first = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(first, dict) and "header" not in first and "drawn" not in first
+
+
+def graded_file(path: Path, settings: ImportSettings | None = None) -> tuple[Imported, str]:
+    """Records of a table with a score and a label in each row, and which column was taken for what, in one sentence.
+
+    Args:
+        path: JSON, JSONL, CSV, Excel or Parquet.
+        settings: What is not recognised: columns, and the words or the grade that say right.
+
+    Raises:
+        UsageError: No column is recognised as the score, or none as the label; the way out names the columns.
+        RecordError: A row cannot be read.
+    """
+    settings = settings or ImportSettings()
+    source = open_rows(path)
+    rows = list(source.rows)
+    if rows and isinstance(rows[0], RecordError):
+        raise rows[0]
+    good = [row for row in rows if isinstance(row, RawRow)]
+    if not good:
+        raise UsageError(f"{path} holds no row. Each row must be one question.")
+    found = with_recognised(good, settings)
+    if found is None:
+        raise _ungraded(path, good[0], column_names(good), recognised(good, settings.columns))
+    imported = import_rows(rows, found[0], name=path)
+    return replace(imported, notes=(*source.notes, *imported.notes)), found[1]
+
+
+def with_recognised(rows: Sequence[RawRow], settings: ImportSettings) -> tuple[ImportSettings, str] | None:
+    """The settings with the columns of usual names, and the sentence that says them; None without scores and labels.
+
+    Raises:
+        UsageError: The label is mapped as the score.
+    """
+    names, columns = column_names(rows), recognised(rows, settings.columns)
+    labels = {name for field in ("correct", "error") for name in columns.of(field)}
+    both = [score.column for score in columns.scores if score.column in labels]
+    if both:
+        raise UsageError(
+            f"column {both[0]!r} is the label, so it cannot be the score: nothing says it of a new answer. Map another "
+            "column, e.g. --map confidence=COLUMN."
+        )
+    has_labels = bool(labels & set(names)) or columns.mapped("correct") or columns.mapped("error")
+    return (replace(settings, columns=columns), read_as(columns, names)) if columns.scores and has_labels else None
+
+
+def _ungraded(path: Path, first: RawRow, names: Sequence[str], columns: ColumnMap) -> UsageError:
+    """The error of a table without scores or without labels, with the option that names the columns."""
+    if (name := export_like(first.values)) is not None:
+        source = shlex.quote(str(path))
+        return UsageError(
+            f"{path} is an export of {name}. Make records of it: calibrate import {source} --format {name}"
+        )
+    lacks, way_out = (
+        "score",
+        "--map confidence=COLUMN (in [0, 1]), --map certainty=COLUMN (higher is more certain) or --map score=COLUMN "
+        "(higher is less certain). Answers without a score go to `calibrate import`, questions to `calibrate collect`.",
+    )
+    if columns.scores:
+        lacks, way_out = (
+            "label that says which answers are right",
+            "--map correct=COLUMN; compare answers with references by a rule: `calibrate import`, then `calibrate "
+            "label`; or join labels of another file by id: `calibrate import`, then `calibrate label --labels FILE`.",
+        )
+    return UsageError(f"{path} has no column with a {lacks}, among {', '.join(names)}. Name it: {way_out}")

@@ -240,22 +240,6 @@ def test_an_open_file_stays_what_it_was_when_the_log_is_replaced(records_path: P
 # -- Tables ------------------------------------------------------------------------------------------------------------
 
 
-def test_questions_in_two_files_are_found_by_columns(records_path: Path) -> None:
-    whole = records_path.read_bytes().splitlines(keepends=True)
-    other = records_path.with_name("other.jsonl")
-    renamed = [line.replace(b'{"id":"', b'{"id":"new-', 1) for line in whole[3:6]]
-    in_context = renamed[2].replace(b'"slots":null', b'"slots":{"context":"c"}', 1)
-    assert in_context != renamed[2]
-    new = [line.replace(b'"question":"', b'"question":"another ', 1) for line in whole[10:12]]
-    new = [line.replace(b'{"id":"', b'{"id":"also-', 1) for line in new]
-    other.write_bytes(b"".join([whole[0], *new, *renamed[:2], in_context]))
-    ours, theirs = open_records(records_path, other), read_records(records_path, other)
-    assert ours.repeated == theirs.repeated
-    assert len(ours.repeated) == 2  # in another context it is another question
-    other.write_bytes(b"".join([whole[0], *new]))
-    assert open_records(records_path, other).repeated == ()
-
-
 def test_scores_of_a_large_fit_are_packed(
     labelled: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

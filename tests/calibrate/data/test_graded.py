@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import calibrate
 from calibrate.cli import app
 from calibrate.cli.frame.terminal import console
-from calibrate.data.formats.graded import is_table
+from calibrate.data.formats.read import is_table
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import answer_if
 from guardrail.errors import UsageError

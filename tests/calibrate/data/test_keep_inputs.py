@@ -15,7 +15,6 @@ from calibrate.cli import app
 from calibrate.cli.frame.files import keep_inputs
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.pipeline import part_header
-from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 
 MODEL = "python:tests.calibrate.fakes:model"
@@ -192,8 +191,3 @@ def test_an_output_that_cannot_be_written_has_the_name_that_was_given(folder: Pa
     name = 124 * "\u00e9"  # 248 bytes; the part written first has a longer name, too long for a file system
     code, shown = _run(command.replace("FILE", name))
     assert (code, f"{name} cannot be written" in shown, ".part" in shown) == (1, True, False), shown
-
-
-def test_an_earlier_result_may_be_replaced(folder: Path) -> None:
-    assert _run("fit r.jsonl --alpha 0.2 --out artifact.json")[0] == 0
-    assert CalibrationArtifact.load("artifact.json").alpha == 0.2

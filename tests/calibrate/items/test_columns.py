@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from calibrate.cli.frame.app import app
 from calibrate.data import columns
 from calibrate.data.columns import open_records
 from calibrate.data.item_columns import ItemColumns
@@ -26,8 +23,7 @@ from calibrate.judging import held_out
 from calibrate.pipeline import fit_artifact
 from calibrate.report import write_report
 from calibrate.rules.items import AnswerItems
-from guardrail.artifact import Made
-from guardrail.errors import RecordError, UsageError
+from guardrail.errors import RecordError
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_measure
 from guardrail.items.spec import ITEMS
@@ -130,31 +126,6 @@ def test_the_interval_of_recall_by_hand() -> None:
     assert figures.recall_interval == pytest.approx((0.4 - spread, 0.4 + spread))
 
 
-def result_of(call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except UsageError as error:
-        return str(error)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"rule": "clean_shown"},
-        {"rule": "wrong_share_per_answer:cap=4"},
-        {"rule": "clean_answers", "groups": "cluster"},
-        {"repeats": "all"},
-    ],
-)
-def test_fits_are_those_of_the_records(both: tuple[RecordFile, RecordFile], options: dict[str, Any]) -> None:
-    def fitted(file: RecordFile) -> Any:
-        artifact = fit_artifact(file, score=ITEMS, alpha=0.2, **options)
-        return artifact.model_copy(update={"made": Made(at="", packages={})})
-
-    assert result_of(partial(fitted, both[0])) == result_of(partial(fitted, both[1]))
-
-
 def test_figures_on_other_answers_and_the_report_are_those_of_the_records(
     both: tuple[RecordFile, RecordFile], tmp_path: Path
 ) -> None:
@@ -171,34 +142,6 @@ def test_figures_on_other_answers_and_the_report_are_those_of_the_records(
         pages.append(page.read_text(encoding="utf-8"))
     assert figures[0] == figures[1]
     assert pages[0] == pages[1]
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "fit {log} --items --alpha 0.3 --out {out}/artifact.json",
-        "fit {log} --items --alpha 0.3 --test-fraction 0.3 --out {out}/artifact.json",
-        "evaluate {log} --items --alpha 0.3 --splits 3",
-        "plan --items --pilot {log} --alpha 0.3 --n 50 --repetitions 3",
-    ],
-)
-def test_commands_print_what_they_print_of_the_records(
-    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    def printed(name: str) -> str:
-        folder = tmp_path / name
-        folder.mkdir()
-        copy = folder / "records.jsonl"
-        copy.write_bytes(log.read_bytes())
-        result = CliRunner().invoke(app, command.format(log=copy, out=folder).split())
-        assert result.exit_code == 0, result.output
-        return result.output.replace(str(folder), "")
-
-    of_records = printed("records")
-    with by_columns(monkeypatch):
-        of_columns = printed("columns")
-    lines = [line for line in of_columns.splitlines() if "columns of" not in line]
-    assert [line.strip() for line in of_records.splitlines()] == [line.strip() for line in lines]
 
 
 def test_a_bad_item_is_refused_by_file_line_and_field(
