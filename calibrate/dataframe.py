@@ -50,8 +50,6 @@ from .rules import Rule, compared_rules
 from .scoring.compute import score_records, supported
 from .scoring.names import key_of, parse_estimator
 
-__all__ = ["Records", "from_frame"]
-
 log = logging.getLogger("guardrail")
 
 

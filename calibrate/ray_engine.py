@@ -26,8 +26,6 @@ from .data.collect import BATCH_SIZE, CONCURRENCY, Drawing, Pace, runner
 from .data.records import Record, RecordReader, is_fragment, read_spans, record_line, spans_of
 from .scoring.compute import Scoring, uses_models
 
-__all__ = ["PART_MIB", "collect_on_ray", "score_on_ray"]
-
 PART_MIB, QUESTIONS, RETRIES = 8, 64, 10
 """A batch: so much of a record file, or so many questions; and how often it is tried again if its actor ends."""
 Make = Callable[[], Callable[[list[Any]], list[bytes]]]  # called in an actor: what makes lines of rows there

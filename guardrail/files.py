@@ -23,22 +23,6 @@ from .errors import ArtifactFormatError, ArtifactTamperedError, GuardrailError, 
 from .plain_json import canonical_json, json_fault, sha256_hex, spelled
 from .types import Frozen
 
-__all__ = [
-    "PRIVATE",
-    "SQLITE_PATIENCE",
-    "Persisted",
-    "atomic_write",
-    "check_version",
-    "create_private",
-    "mode_of",
-    "open_sqlite",
-    "prepare_sqlite",
-    "problem_of",
-    "refuse_special",
-    "remove_partial_writes",
-    "sqlite_path",
-]
-
 PRIVATE = 0o600
 """Permissions of a new file that holds prompts or answers: only its owner reads it."""
 SQLITE_PATIENCE = 30.0

@@ -31,8 +31,6 @@ from .frame.options import COLUMNS, MODEL_HELP, CutOption, MapOption, RightOptio
 from .frame.settings import ImportedPlan, load_settings
 from .frame.terminal import finish, print_line
 
-__all__ = ["import_"]
-
 column_flag = flags_under(COLUMNS)
 
 _SHOWN = 20

@@ -26,8 +26,6 @@ from guardrail.types import SampleSet, SamplingPlan
 
 from .progress import Progress, silent
 
-__all__ = ["Batches"]
-
 MOST_REQUESTS = 50_000
 """Requests of one batch (OpenAI's limit)."""
 MOST_BYTES = 190_000_000

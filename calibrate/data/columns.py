@@ -36,8 +36,6 @@ from .record import Record, refuse_other_lengths
 from .records import RecordFile, RecordReader, pooled, read_records, refuse_missing
 from .table import DIGESTS, NUMBERS, RecordTable, Source, columns_of, table_of
 
-__all__ = ["LARGE", "in_memory", "open_each", "open_records"]
-
 LARGE = 16 * 2**20
 """Bytes of record files from which on they are read by columns: about 6,000 records with samples."""
 _LAYOUT = 2

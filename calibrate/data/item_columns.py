@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ItemColumns", "lists_of", "ragged_places"]
-
 Counts = NDArray[np.int64]
 
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from guardrail.errors import require
 
-__all__ = ["Progress", "bar", "silent"]
-
 EVERY = 60.0
 """Seconds between the lines of long work outside a terminal."""
 

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 
     from guardrail.prompting import PromptWrapping
 
-__all__ = [
-    "Question",
-    "asked_of",
-    "content_id",
-    "fingerprint",
-    "option_labels",
-    "reference_label",
-    "slot_names",
-    "system_of",
-]
-
 
 class Question(Frozen):
     """One labelled question."""

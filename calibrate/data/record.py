@@ -22,16 +22,6 @@ from guardrail.uncertainty import EstimatorSpec
 
 from .questions import Question, fingerprint
 
-__all__ = [
-    "NO_REFERENCE",
-    "ItemLabels",
-    "Record",
-    "RecordHeader",
-    "package_versions",
-    "refuse_other_lengths",
-    "was_looked_at",
-]
-
 NO_REFERENCE = "there is no reference"
 """Label detail of an answer that no rule was asked about, because its question has no reference."""
 

@@ -30,32 +30,9 @@ from guardrail.notebook import BLUE, RED, Table, as_html, axis, percent
 from guardrail.plain_json import sha256_hex
 from guardrail.specs import CorrectnessSpec
 
-from .record import Record, RecordHeader
+from .record import Record as Record
+from .record import RecordHeader as RecordHeader
 from .table import RecordTable, among, table_of
-
-__all__ = [
-    "GIVEN",
-    "Record",
-    "RecordFile",
-    "RecordHeader",
-    "RecordReader",
-    "RecordWriter",
-    "exclusive",
-    "header_of",
-    "open_writer",
-    "parse_header",
-    "pooled",
-    "read_records",
-    "read_spans",
-    "record_line",
-    "refuse_missing",
-    "refuse_other_collection",
-    "rewrite_records",
-    "spans_of",
-    "stream_records",
-    "write_records",
-]
-
 
 GIVEN = "given"
 """Name in the place of a label rule where people gave the labels."""

@@ -20,8 +20,6 @@ from typing import Any
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.types import is_logprob
 
-__all__ = ["RawRow", "is_missing", "is_plain", "parsed", "read_list", "search", "short"]
-
 
 @dataclass(frozen=True, slots=True)
 class RawRow:

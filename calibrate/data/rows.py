@@ -21,8 +21,6 @@ from guardrail.errors import RecordError, UsageError, require
 
 from .row import RawRow, search, short
 
-__all__ = ["KINDS", "Found", "RowSource", "open_rows", "read_rows"]
-
 KINDS = ("csv", "json", "jsonl", "parquet")
 """Kinds of files with one row a question; csv stands for every table in a text file."""
 _ENDINGS = {**{kind: kind for kind in KINDS}, "ndjson": "jsonl", "tsv": "csv"}

@@ -15,17 +15,6 @@ from .questions import Question
 from .record import Record
 from .table import Places, RecordTable, table_of
 
-__all__ = [
-    "Dependence",
-    "Groups",
-    "Repeats",
-    "all_grouped",
-    "dependence",
-    "one_per_cluster",
-    "one_per_question",
-    "split",
-]
-
 T = TypeVar("T", Record, Question)
 
 Groups = Literal["category", "cluster"]

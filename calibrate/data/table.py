@@ -26,8 +26,6 @@ from .item_columns import ItemColumns, lists_of
 from .questions import Question, asked_of, fingerprint
 from .record import Record, was_looked_at
 
-__all__ = ["AnswerKind", "Codes", "Places", "RecordTable", "Source", "among", "columns_of", "table_of"]
-
 AnswerKind = Literal["texts", "JSON objects", "tool calls"]
 """Form of a primary answer."""
 KINDS: tuple[AnswerKind | None, ...] = (None, "texts", "JSON objects", "tool calls")

@@ -27,20 +27,6 @@ from .terminal import console, print_line, print_warning
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
 
-__all__ = [
-    "keep_inputs",
-    "one_file",
-    "open_files",
-    "open_pool",
-    "opened_store",
-    "pair_cache",
-    "pool_of",
-    "warn_incomplete",
-    "warn_repeated",
-    "warn_undecided",
-    "warn_unlike",
-]
-
 
 def keep_inputs(
     read: Iterable[Path | str | None], written: Iterable[Path | None], *, derived: Path | None = None

@@ -15,8 +15,6 @@ from guardrail.types import LEAST_LOGPROB, Sample, ToolCall, is_logprob
 from ..row import RawRow, is_missing, is_plain, read_list
 from .field_map import ColumnMap
 
-__all__ = ["Cautions", "Drawn", "loglikelihood", "read_answer", "read_samples", "text_of", "with_end"]
-
 _LOGPROBS = ("logprobs", "log_probs", "token_logprobs")
 _READ = frozenset(
     {*_LOGPROBS, "index", "message", "role", "text", "content", "observation", "tool_calls", "tokens", "correct"}

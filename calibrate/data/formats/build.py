@@ -22,8 +22,6 @@ from .answers import Cautions, Drawn, loglikelihood, read_answer, read_samples, 
 from .field_map import ColumnMap, ImportSettings, ScoreColumn
 from .truth import Labels
 
-__all__ = ["Builder", "fields_of", "read_references", "refuse_no_option"]
-
 _FIXED = ("question", "answer", "samples", "options", "option_scores")
 """Fields that every row must have if the first has them."""
 

@@ -16,20 +16,6 @@ from guardrail.uncertainty import EstimatorSpec
 
 from ...spec_syntax import assignment
 
-__all__ = [
-    "FIELDS",
-    "IMPORTED",
-    "SCORES",
-    "ColumnMap",
-    "ImportSettings",
-    "OptionScale",
-    "OtherLabels",
-    "Primary",
-    "ScoreColumn",
-    "parse_map",
-    "score_column",
-]
-
 FIELDS = (
     *("id", "question", "references", "group"),
     *("answer", "samples", "logprobs", "tokens", "options", "option_scores", "option_scale", "correct", "error"),

@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable, Sequence
 from ..row import RawRow
 from .field_map import FIELDS, SCORES, ColumnMap, score_column
 
-__all__ = ["column_names", "proposed", "read_as", "recognised"]
-
 _LABELS = ("correct", "error")
 """Fields of labels."""
 

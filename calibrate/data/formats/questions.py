@@ -21,8 +21,6 @@ from ..rows import read_rows
 from .build import Builder, fields_of, read_references, refuse_no_option
 from .field_map import ColumnMap, ImportSettings
 
-__all__ = ["QUESTION_FORMATS", "read_questions"]
-
 
 def read_questions(
     path: str | Path,

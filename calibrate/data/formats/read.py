@@ -29,18 +29,6 @@ from .names import column_names, proposed, read_as, recognised
 UNNAMED = "unnamed"
 """Model of answers of which nothing says who gave them: two such files can be read as one."""
 
-__all__ = [
-    "UNNAMED",
-    "Bad",
-    "Imported",
-    "graded_file",
-    "import_file",
-    "import_rows",
-    "is_table",
-    "with_recognised",
-    "write_bad",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Bad:
