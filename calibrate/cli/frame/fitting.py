@@ -14,11 +14,11 @@ from guardrail.notebook import percent
 from ...data.formats.read import is_table
 from ...data.records import Record, RecordFile, write_records
 from ...data.split import Groups, Repeats, one_per_question, split
-from ...evaluation.audit import audit, refuse_untestable
+from ...evaluation.audit import audit
 from ...evaluation.choice import AUTO, choose_score
 from ...evaluation.label_checks import refuse_broken, suspicious
 from ...fitting import DEFAULT_DELTA
-from ...judging import refuse_fitted, require_same
+from ...judging import require_same
 from ...ledger import Ledger, counted, follow
 from ...pipeline import fit_artifact, part_header, refuse_few
 from ...report.assessment import Found, VerdictText, second_look
@@ -148,7 +148,7 @@ def save_fit(job: FitJob, artifact: Artifact, beside: RecordFile | None = None) 
 
 
 def finish_fit(job: FitJob, opened: Opened, artifact: CalibrationArtifact, sample: RecordFile | None = None) -> Fitted:
-    """Count and write an artifact, test it on what the fit left out, and print what was fitted.
+    """Test an artifact on what the fit left out, count and write it, and print what was fitted.
 
     Args:
         job: The fit.
@@ -156,12 +156,13 @@ def finish_fit(job: FitJob, opened: Opened, artifact: CalibrationArtifact, sampl
         artifact: What was fitted on them.
         sample: The records that people labelled, to write next to the artifact; they stand for those of the fit.
     """
-    artifact = counted(artifact, Ledger(job.records))
     key, part, test, out = opened.key, opened.part, opened.test, job.out
+    # Before the fit is counted: it refuses what tests nothing.
+    audited = None if test is None else audit(artifact, test.records, key, repeats=job.repeats)
+    artifact = counted(artifact, Ledger(job.records))
     kept_out = None if job.test else test
     written = save_fit(job, artifact, sample or kept_out)
     warn_unlike(opened.files, key)
-    audited = None if test is None else audit(artifact, test.records, key, repeats=job.repeats)
     sources, columns = [sample.path] if sample else job.records, job.columns.typed
     report = f"calibrate report {listed(sources)}{columns} --artifact {listed([out])}"
     found = Found.of(
@@ -216,6 +217,4 @@ def fit_by_rule(job: FitJob) -> Fitted:
         refuse_failed(test.records, key, allowed=job.without_failed)
         if job.test:
             require_same(artifact, test, key)
-            refuse_untestable(test.records, key)
-            refuse_fitted(artifact, test.records, "test")
     return finish_fit(job, opened, artifact)
