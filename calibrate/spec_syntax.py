@@ -10,7 +10,7 @@ import ast
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -51,12 +51,6 @@ def assignment(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _assignments(text: str) -> Iterator[tuple[str, str, str]]:
-    """Each part of "key=value, key=value" with its key and value."""
-    for part in cut(text, ","):
-        yield part, *assignment(part)
-
-
 def parse_name(text: str) -> tuple[str, dict[str, Any]]:
     """Name and parameters of a judge as a user writes it: "exact", "nli(model=./weights, revision=main)".
 
@@ -72,9 +66,8 @@ def parse_name(text: str) -> tuple[str, dict[str, Any]]:
     if match is None:
         raise UsageError(f"cannot read {text!r}. Write a name, or a name with parameters: text(threshold=0.6).")
     params: dict[str, Any] = {}
-    for part, key, value in _assignments(match["params"] or ""):
-        if not part.strip():
-            continue
+    for part in filter(str.strip, cut(match["params"] or "", ",")):
+        key, value = assignment(part)
         if "=" not in part or not key.isidentifier():
             raise UsageError(f"cannot read the parameter {part.strip()!r} of {text!r}. Write name=value.")
         params[key] = _value(value)
@@ -90,14 +83,10 @@ def parse_rule(text: str) -> tuple[str, dict[str, Any]]:
         UsageError: An option without a value or given twice. Unknown rules and options are found when it is used.
     """
     name, colon, rest = text.partition(":")
-    options: dict[str, Any] = {}
-    for part, key, value in _assignments(rest) if colon else ():
-        if not (key and value):
-            raise UsageError(f"rule {text!r}: {part!r} is not an option. Write name:option=value, e.g. acrc:k_min=1.")
-        if key in options:
-            raise UsageError(f"rule {text!r}: option {key!r} is given twice. Remove one.")
-        options[key] = _value(value)
-    return name, options
+    given = [assignment(part) for part in cut(rest, ",")] if colon else []
+    if not all(key and value for key, value in given) or len(dict(given)) < len(given):
+        raise UsageError(f"rule {text!r} must be name:option=value,..., each option once. Write e.g. acrc:k_min=1.")
+    return name, {key: _value(value) for key, value in given}
 
 
 def rule_text(name: str, options: Mapping[str, Any]) -> str:
