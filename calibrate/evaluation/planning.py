@@ -102,9 +102,9 @@ class Plan(Frozen):
         smallest, largest = self.rows[0].n, self.rows[-1].n
         verb, labelled = ("accept", "labelled questions") if self.unit == "answer" else ("keep", "labelled answers")
         goal = f"to {verb} {self.target_acceptance:.0%} or more in {RELIABLY:.0%} of calibrations"
-        number = f"more than {largest}"
+        number = f"more than {largest:,}"
         if n is not None:
-            number = f"{'at most' if n == smallest else 'about'} {n}"
+            number = f"at most {n:,}" if n == smallest else f"about {_rounded(n):,}"
         return f"{rule} needs {number} {labelled} {goal}."
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
