@@ -141,15 +141,13 @@ def _plan_scopes(
         )
     budgets = sorted(set(labels))
     with bar(console, "simulating", "scopes") as progress:
-        rows = plan_scope(population, labels=budgets, rule=rules[0], progress=progress, **settings)
-    if not rows:
+        found = plan_scope(population, labels=budgets, rule=rules[0], progress=progress, **settings)
+    if not found:
         raise UsageError(f"{scores.size} scored questions are too few to draw {budgets[0]} from. Score more.")
-    cells = {
-        (row.share, row.labels): f"{100 * row.acceptance.value:.1f} ({100 * row.infeasible.value:.0f})" for row in rows
-    }
+    cells = {each: f"{100 * accepted:.1f} ({100 * none:.0f})" for each, (accepted, none) in found.items()}
     shown = [
         ["all" if share == 1 else f"lowest {share:.0%}", *(cells.get((share, n), "-") for n in budgets)]
-        for share in sorted({row.share for row in rows}, reverse=True)
+        for share in sorted({share for share, _ in found}, reverse=True)
     ]
     print_line(
         f"Answered of all questions, % (in brackets: calibrations that answer nothing, %), by rule {rules[0]}, where "
@@ -159,8 +157,8 @@ def _plan_scopes(
     repetitions = settings["repetitions"]
     print_line(f"Simulated: {repetitions} calibrations on {scores.size} real scores, errors {errors}.", "dim")
     flags = " ".join(f"--records {shlex.quote(str(path))}" for path in records)
-    best = max(rows, key=lambda row: (row.labels, row.acceptance.value))
-    finish([], f"calibrate sample {flags} --scope {best.share:g} --n {best.labels}")
+    share, n = max(found, key=lambda each: (each[1], found[each][0]))
+    finish([], f"calibrate sample {flags} --scope {share:g} --n {n}")
 
 
 def _print_result(plan: Plan) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -341,23 +340,6 @@ def _rounded(n: int) -> int:
 # -- Which part of the scores to label ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeRow:
-    """Acceptance of a scope at one budget of labels. Estimates are means over simulated calibrations.
-
-    Attributes:
-        share: The scope.
-        labels: Labelled questions.
-        acceptance: Share of all questions accepted; 0 where the rule is infeasible.
-        infeasible: Share of calibrations in which nothing is accepted.
-    """
-
-    share: float
-    labels: int
-    acceptance: Estimate
-    infeasible: Estimate
-
-
 def plan_scope(
     population: Population,
     *,
@@ -369,8 +351,8 @@ def plan_scope(
     repetitions: int = 300,
     seed: int = 0,
     progress: Progress = silent,
-) -> list[ScopeRow]:
-    """Simulate labelling with several scopes and budgets, and the acceptance each gives.
+) -> dict[tuple[float, int], tuple[float, float]]:
+    """Simulate labelling with several scopes and budgets.
 
     Args:
         population: The scores of the unlabelled questions, and how often they err.
@@ -382,8 +364,13 @@ def plan_scope(
         repetitions: Simulated calibrations each.
         seed: Same seed, same result.
         progress: Called before each scope.
+
+    Returns:
+        By scope and budget the mean share of all questions that is accepted, and the share of calibrations in which
+        nothing is.
     """
-    target, rows = _target(rule, alpha, delta, population), []
+    target = _target(rule, alpha, delta, population)
+    found: dict[tuple[float, int], tuple[float, float]] = {}
     for done, share in enumerate(scopes, start=1):
         progress(done, len(scopes))
         try:
@@ -396,8 +383,5 @@ def plan_scope(
         if sizes:
             (accepted,), _ = _simulate(within, [target], sizes, repetitions, seed, silent)
             of_all = accepted * pool / population.scores.size
-            rows += [
-                ScopeRow(share, n, Estimate.mean(each), Estimate.mean(each == 0))
-                for n, each in zip(sizes, of_all, strict=True)
-            ]
-    return rows
+            found |= {(share, n): (each.mean(), (each == 0).mean()) for n, each in zip(sizes, of_all, strict=True)}
+    return found

@@ -311,9 +311,8 @@ def test_planning_prefers_a_scope_where_labels_are_few() -> None:
     assert np.all(np.diff(guessed.probability) >= 0)
     pilot = Population.of_pilot(u[:200], e[:200].astype(np.int64), at=u)
     assert np.abs(pilot.probability - guessed.probability).mean() < 0.12
-    rows = plan_scope(guessed, alpha=0.15, labels=[300], repetitions=100)
-    shares = {row.share: row.acceptance.value for row in rows}
-    assert shares[0.5] > 1.2 * shares[1.0]
+    found = plan_scope(guessed, alpha=0.15, labels=[300], repetitions=100)
+    assert found[0.5, 300][0] > 1.2 * found[1.0, 300][0]
     small = guessed.with_ranks_of(u[:1000])
     few = plan_scope(small, alpha=0.15, labels=[300], scopes=(1.0, 0.7), repetitions=2)
-    assert [row.share for row in few] == [1.0]  # 700 questions are fewer than three times the labels
+    assert list(few) == [(1.0, 300)]  # 700 questions are fewer than three times the labels
