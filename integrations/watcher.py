@@ -26,7 +26,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import LLMResult
 
 from guardrail import Guardrail
-from guardrail.errors import GuardrailError, UsageError
+from guardrail.errors import GuardrailError, UnreadableReplyError, UsageError
 from guardrail.guard.comparability import unlike_calls
 from guardrail.guard.observers import chosen
 from guardrail.sampling.replies import read_reply
@@ -102,9 +102,6 @@ class ObserveQueue:
         self._lock = threading.Lock()
         self._running = 0
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ObserveQueue:
-        return ObserveQueue(most=self._most, at_once=self._at_once, most_bytes=self._most_bytes)
-
     @property
     def observed(self) -> Observed:
         """The counts until now."""
@@ -150,48 +147,6 @@ class ObserveQueue:
         if start:
             threading.Thread(target=self._work, name="guardrail-observe", daemon=True).start()
         return True
-
-    def observe(
-        self,
-        message: AIMessage | None,
-        prepared: Callable[[Sample], Callable[[], Verdict] | None],
-        *,
-        key: str,
-        rate: float,
-    ) -> None:
-        """Have an answer that was served measured later, if it is chosen; nothing is raised.
-
-        Args:
-            message: The answer; None if it failed, or if the caller left its stream.
-            prepared: Returns the function that measures it; None, or a `GuardrailError`, if the answer was not drawn as
-                the plan's primary answer.
-            key: Names the answer: its hash decides whether it is measured.
-            rate: The probability that it is measured.
-        """
-        self.count("served")
-        if not chosen(key, rate, salt="observe"):
-            return
-        self.count("chosen")
-        if message is None:
-            self.drop("incomplete")
-            return
-        try:
-            answer = read_reply(message)
-        except Exception:  # such a reply would be unmeasured in a guard; here nothing must reach the application
-            self.drop("unreadable")
-            return
-        try:
-            measure = prepared(answer)
-        except GuardrailError:
-            measure = None
-        except Exception as error:
-            log.debug("guardrail: observing failed", exc_info=error)
-            self.drop("failed")
-            return
-        if measure is None:
-            self.count("not_comparable")
-            return
-        self.offer(lambda: fate_of(measure()))
 
     def drain(self, seconds: float) -> bool:
         """Wait until everything is measured; what waits after that time is dropped, and counted.
@@ -295,34 +250,44 @@ class Watcher(BaseCallbackHandler):
         self._observe(run_id, None)
 
     def _observe(self, run_id: UUID, message: AIMessage | None) -> None:
+        """Count an answer that was served, and have it measured later if it is chosen; nothing is raised."""
         messages, settings, model = self._called.pop(run_id, ((), {}, None))
-        if messages:  # no chat model was called otherwise
-            prepared = partial(self._prepared, messages, settings, model, message)
-            self._queue.observe(message, prepared, key=str(run_id), rate=self._rate)
+        if not messages:  # no chat model was called
+            return
+        self._queue.count("served")
+        if not chosen(str(run_id), self._rate, salt="observe"):
+            return
+        self._queue.count("chosen")
+        if message is None:
+            self._queue.drop("incomplete")
+            return
+        try:
+            answer = read_reply(message)  # now: the application may change the message
+        except UnreadableReplyError:  # it would be unmeasured in a guard
+            self._queue.drop("unreadable")
+            return
+        self._queue.offer(partial(self._measure, messages, settings, model, message, answer))
 
-    def _prepared(
+    def _measure(
         self,
         messages: Sequence[BaseMessage],
         settings: Mapping[str, Any],
         model: Any,
-        message: AIMessage | None,
+        message: AIMessage,
         answer: Sample,
-    ) -> Callable[[], Verdict] | None:
-        """The function that measures an answer; None if it was not drawn as the plan draws."""
+    ) -> str:
+        """Measure an answer; the field of `Observed` that it counts under."""
         guard = self._guard
-        guard.check_served(messages)
-        own = guard.model._get_ls_params().get("ls_model_name")
-        if message is None or model != own:
-            return None
-        if unlike_calls(guard.model, guard.artifact.plan, settings.get("stop"), settings, message):
-            return None
-
-        def measured() -> Verdict:
-            verdict = guard.assess_served(messages, answer).verdict
-            assert verdict is not None, "the one gate judges every candidate"
-            return verdict
-
-        return measured
+        try:
+            guard.check_served(messages)
+            unlike = unlike_calls(guard.model, guard.artifact.plan, settings.get("stop"), settings, message)
+        except GuardrailError:  # not drawn as the plan draws its primary answer
+            return "not_comparable"
+        if unlike or model != guard.model._get_ls_params().get("ls_model_name"):
+            return "not_comparable"
+        verdict = guard.assess_served(messages, answer).verdict
+        assert verdict is not None, "the one gate judges every candidate"
+        return fate_of(verdict)
 
 
 def fate_of(verdict: Verdict) -> str:
