@@ -50,7 +50,6 @@ from ._agents.agent_model import (
     has_checkpointer,
     name_of,
     step_of,
-    unjudged_steps,
 )
 from ._agents.calls import is_of_call, same_call
 from ._agents.decisions import edit_note, released
@@ -168,7 +167,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 "checkpointer to keep them. Give it one: create_agent(..., checkpointer=InMemorySaver()), or "
                 'SqliteSaver to survive a restart. Without a person: on_abstain="message".'
             )
-        step = step_of(request, collects=self._gate.artifacts.stand_in)
+        step = step_of(request)
         outcome = Outcome()
         model = AgentModel(gates=self._gate.admit(step), step=step, outcome=outcome, profile=step.model.profile)
         call = partial(handler, request.override(model=model))
@@ -179,11 +178,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             assert outcome.held, "it is raised for a held message"
         message = next((answer for answer in response.result if isinstance(answer, AIMessage)), None)
         if not outcome.held and message is not None and not outcome.judged(message):
-            other = yield from unjudged_steps(self._gate, step, message)
-            if isinstance(other, AIMessage):
-                orders = {str(call["id"]): ToolCallOrder.of(call, "given") for call in other.tool_calls}
-                return ModelResponse(result=[other]), MessageNote(orders=orders)
-            outcome.hold(other)
+            response = ModelResponse(result=[(yield from model.judge_other_steps(message))])
         if outcome.held and outcome.message is not None:  # also where middleware took the signal for a failure
             response = ModelResponse(result=[outcome.message])
         return response, outcome.note

@@ -160,7 +160,6 @@ class GuardedModel(WrapperModel):
         super().__init__(model)
         self._gate = gate
         self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings))
-        gate.check_model(self._chat)
 
     async def request(
         self,

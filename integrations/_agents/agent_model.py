@@ -35,7 +35,7 @@ from guardrail.types import Bindings, Note, NoteKind, Sample, SampleSet, Unmeasu
 from guardrail.verdict import Reason, Verdict
 
 from .artifact_set import ANSWER
-from .gates import AgentGate, AgentStep, Judgement, ModelGate, check_nothing_lacks
+from .gates import AgentStep, Judgement, ModelGate, check_nothing_lacks
 from .held import Conversation, HeldMessage, MessageNote, held_message
 
 require("langgraph.config", extra="agents")
@@ -71,12 +71,6 @@ class Outcome:
         """True if the message waits for a person."""
         return self.note.held is not None
 
-    def hold(self, held: HeldMessage) -> AIMessage:
-        """Hold a message back; the placeholder that stands for it in the conversation."""
-        self.message = held_message(held)
-        self.note = MessageNote(held=held, placeholder=self.message.id)
-        return self.message
-
     def judged(self, message: AIMessage) -> bool:
         """True if the gated model let this message out."""
         return self.message is not None and message.id == self.message.id
@@ -111,9 +105,13 @@ class AgentModel(SteppedChatModel):
         message = self.outcome.message if self.outcome.held else None
         if message is None:  # else middleware took the hold for a failure and tries again
             judgement = yield from self.gates.judge_steps(
-                step, hold=partial(self._hold, messages), form=form, run_manager=run_manager, storable=True
+                step,
+                hold=partial(self._hold, messages, self.gates.model_name),
+                form=form,
+                run_manager=run_manager,
+                storable=True,
             )
-            message = judgement.message if judgement.outcome == "held" else self._released(judgement)
+            message = self._noted(judgement)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def invoke(self, *args: Any, **kwargs: Any) -> AIMessage:
@@ -164,7 +162,29 @@ class AgentModel(SteppedChatModel):
 
     # -- after the call ----------------------------------------------------------------------------------------------
 
-    def _hold(self, messages: Sequence[BaseMessage], assessment: Assessment) -> AIMessage:
+    def judge_other_steps(self, message: AIMessage) -> Steps[AIMessage]:
+        """Hold a message of another model, which middleware asked instead, or take the abstention path in its place."""
+        sample: Sample | None = None
+        fault: tuple[str, ...] = ()
+        try:
+            reply = read_reply(message)
+            refuse_unstorable(reply)
+            sample = reply
+        except UnreadableReplyError as error:  # it can be neither shown nor stored
+            fault = (str(error),)
+        problem, detail = Unmeasured.MODEL_FAILED, "another model answered in its place"
+        drawn = SampleSet(question="", primary=sample, problem=problem, problem_detail=detail)
+        artifacts = self.gates.artifacts
+        verdict = self.gates.gates[artifacts.artifacts[0].digest].decide(drawn)
+        # `decide` may name another reason, such as an artifact that accepts nothing; here only the model counts.
+        notes = (Note(kind=NoteKind.ANOTHER_MODEL, about=fault),)
+        verdict = verdict.model_copy(update={"reason": Reason.UNMEASURED, "notes": notes})
+        by_name = dict.fromkeys(artifacts.judging(sample, self.step.answers), verdict)
+        hold = partial(self._hold, self.step.messages, str(message.response_metadata.get("model_name", "")))
+        assessment = Assessment(drawn, verdict, by_name)
+        return self._noted((yield from self.gates.act_steps(assessment, self.step.messages, hold=hold)))
+
+    def _hold(self, messages: Sequence[BaseMessage], model: str, assessment: Assessment) -> AIMessage:
         """Freeze a message that a person decides about; the placeholder that stands for it."""
         assert assessment.verdict is not None, "a message that no gate judges is accepted"
         candidate = assessment.drawn.primary or assessment.drawn.not_offered or Sample(text="")
@@ -173,16 +193,20 @@ class AgentModel(SteppedChatModel):
             gated |= set(self.step.answers)
         gate = self.gates.gates.get(assessment.verdict.artifact)
         pending = HeldMessage.of(
-            with_verdict(candidate_message(candidate, self.gates.model_name), assessment.verdict),
+            with_verdict(candidate_message(candidate, model), assessment.verdict),
             assessment.verdict if gate is None else _merged(assessment.verdict, gate.estimator.judge),
             conversation=Conversation.of(messages, self.gates.artifacts.plan.bindings),
             gated=gated,
             answers=self.step.answers,
         )
-        return self.outcome.hold(pending)
+        self.outcome.message = message = held_message(pending)
+        self.outcome.note = MessageNote(held=pending, placeholder=message.id)
+        return message
 
-    def _released(self, judgement: Judgement) -> AIMessage:
-        """The message that goes out, under an id by which the middleware knows it again."""
+    def _noted(self, judgement: Judgement) -> AIMessage:
+        """The placeholder, or the message that goes out, under an id by which the middleware knows it again."""
+        if judgement.outcome == "held":
+            return judgement.message
         message = judgement.message.model_copy(update={"id": f"guardrail-{uuid4()}"})
         orders = {str(call["id"]): judgement.order(call) for call in message.tool_calls}
         self.outcome.message, self.outcome.note = message, MessageNote(orders=orders)
@@ -230,63 +254,18 @@ def _merged(verdict: Verdict, judge: object) -> Verdict:
     return verdict.model_copy(update={"samples": merged})
 
 
-# -- messages of other models ------------------------------------------------------------------------------------------
-
-
-def unjudged_steps(agent: AgentGate, step: AgentStep, message: AIMessage) -> Steps[AIMessage | HeldMessage]:
-    """Hold a message of another model than the guarded one, or take the abstention path in its place."""
-    verdict = _unjudged_verdict(agent, message)
-    if not agent.reviewed:
-        fallback = yield from agent.fall_back(verdict, list(step.messages))
-        return with_verdict(fallback, verdict)
-    if verdict.candidate is None:  # its content can be neither shown nor stored
-        message = AIMessage(content="")
-    calls: list[Any] = [{**call, "id": f"call_{uuid4().hex}"} for call in message.tool_calls]  # two may share an id
-    # Of the metadata the name alone: log-probabilities spell the text, and the placeholder shows the metadata.
-    metadata = {name: value for name, value in message.response_metadata.items() if name == "model_name"}
-    message = message.model_copy(update={"tool_calls": calls, "response_metadata": metadata})
-    gated = {call["name"] for call in calls} - set(agent.artifacts.exempt)
-    message = with_verdict(message, verdict)
-    conversation = Conversation.of(step.messages, agent.artifacts.plan.bindings)
-    return HeldMessage.of(message, verdict, conversation=conversation, gated=gated, answers=step.answers)
-
-
-def _unjudged_verdict(agent: AgentGate, message: AIMessage) -> Verdict:
-    sample: Sample | None = None
-    fault: tuple[str, ...] = ()
-    try:
-        reply = read_reply(message)
-        refuse_unstorable(reply)
-        sample = reply
-    except UnreadableReplyError as error:
-        fault = (str(error),)
-    problem, detail = Unmeasured.MODEL_FAILED, "another model answered in its place"
-    drawn = SampleSet(question="", primary=sample, problem=problem, problem_detail=detail)
-    verdict = agent.gates[agent.artifacts.artifacts[0].digest].decide(drawn)
-    # `decide` may name another reason, such as an artifact that accepts nothing; here only the model counts.
-    notes = (Note(kind=NoteKind.ANOTHER_MODEL, about=fault),)
-    return verdict.model_copy(update={"reason": Reason.UNMEASURED, "notes": notes})
-
-
 # -- LangChain's requests ----------------------------------------------------------------------------------------------
 
 
-def step_of(request: ModelRequest[Any], *, collects: bool) -> AgentStep:
-    """A request in the words of the gate, which reads its tools if the agent only ``collects``."""
+def step_of(request: ModelRequest[Any]) -> AgentStep:
+    """A request in the words of the gate."""
     return AgentStep(
         model=request.model,
         messages=(*([] if request.system_message is None else [request.system_message]), *request.messages),
-        tools=tuple(map(_tool_name, request.tools)),
         answers=tuple(_specs(request.response_format)),
-        bindings=bindings_for(request.tools, tool_choice=request.tool_choice) if collects else Bindings(),
+        bindings=bindings_for(request.tools, tool_choice=request.tool_choice),
         thread=_this_thread(),
     )
-
-
-def _tool_name(tool: Any) -> str:
-    if isinstance(tool, dict):
-        return str(tool.get("function", tool).get("name", tool.get("type")))
-    return str(getattr(tool, "name", None) or getattr(tool, "__name__", type(tool).__name__))  # a class or function
 
 
 def _this_thread() -> str | None:

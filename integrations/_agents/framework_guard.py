@@ -23,7 +23,6 @@ from guardrail.guard.abstention import ABSTAINED, worded
 from guardrail.guard.assess import Assessment
 from guardrail.guard.messages import candidate_message, with_verdict
 from guardrail.guard.structured import form_of
-from guardrail.sampling.call_settings import check_settings
 from guardrail.sampling.effects import arun
 from guardrail.specs import identify
 from guardrail.types import Bindings, Sample
@@ -92,14 +91,8 @@ class FrameworkGuard:
         self.gate = AgentGate(artifact, options, per_run=True)
         self.asks = self.gate.reviewed
         self.reviews = CallReviews(verdicts or VerdictStore())
-        if model is not None:
-            self.check_model(model)
-
-    def check_model(self, model: BaseChatModel) -> None:
-        """Refuse another model than the calibrated one, before it is asked."""
-        if not self.artifacts.stand_in:
+        if model is not None and not self.artifacts.stand_in:
             self.artifacts.check_model(identify(model))
-            check_settings(model, self.artifacts.plan)
 
     @property
     def artifacts(self) -> ArtifactSet:
@@ -133,10 +126,9 @@ class FrameworkGuard:
             UsageError: A tool that is neither gated nor exempt.
             AbstainedError: Under "raise", and where a text would be taken for an answer.
         """
-        offered = tuple(name for name in asked.tool_names if name not in answers)
         model = model or self._model
         assert model is not None, "the guard or the request has a model"
-        step = AgentStep(model, tuple(messages), tools=offered, answers=tuple(answers), bindings=asked)
+        step = AgentStep(model, tuple(messages), answers=tuple(answers), bindings=asked)
         gate = self.gate.admit(step)
         plan = gate.artifacts.plan
         check_nothing_lacks(plan, asked)

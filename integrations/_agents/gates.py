@@ -29,6 +29,7 @@ from guardrail.guard.messages import candidate_message, total_usage, with_verdic
 from guardrail.guard.observers import Observers
 from guardrail.guard.router import on_route, route_by
 from guardrail.items.gate import gate_of, judges_among, undivided
+from guardrail.sampling.call_settings import check_settings
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import Steps
@@ -76,20 +77,23 @@ class AgentStep:
     Attributes:
         model: The agent's model.
         messages: The conversation, the system message first.
-        tools: Names of the tools on offer, without those whose call is the answer.
         answers: Tools whose call is the answer (structured output).
-        bindings: Tools, choice and format of the request; read for an agent without any artifact.
+        bindings: Tools, choice and format of the request.
         thread: Name of the conversation; None to tell conversations by their first message.
         settings: Settings that every call carries beside the plan's.
     """
 
     model: BaseChatModel
     messages: tuple[BaseMessage, ...]
-    tools: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
     bindings: Bindings = field(default_factory=Bindings)
     thread: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tools(self) -> list[str]:
+        """Names of the tools on offer, without those whose call is the answer."""
+        return [name for name in self.bindings.tool_names if name not in self.answers]
 
     @property
     def system(self) -> str | None:
@@ -200,14 +204,6 @@ class AgentGate:
         name = (id(step.model), route, *(artifact.digest for artifact in artifacts.artifacts))
         return self._models.get(name, lambda: ModelGate.of(self, step.model, artifacts, route))
 
-    def fall_back(
-        self, verdict: Verdict, messages: Sequence[BaseMessage], *, callbacks: Any = None, form: Form = "text"
-    ) -> Steps[AIMessage]:
-        """Take this agent's abstention path; where a person decides, and cannot be asked, it is the message."""
-        path: Any = "message" if self.reviewed else self.on_abstain
-        bound, wording = self.artifacts.plan.bindings, self.options["abstain_message"]
-        return (yield from take_path(Abstention(verdict, messages, path, wording, callbacks, bound, form)))
-
 
 @dataclass(frozen=True, slots=True)
 class ModelGate:
@@ -235,7 +231,8 @@ class ModelGate:
 
     @classmethod
     def of(cls, agent: AgentGate, model: BaseChatModel, artifacts: ArtifactSet, route: str | None) -> ModelGate:
-        """Make the gate of an agent for one model."""
+        """Make the gate of an agent for one model, which must take the settings of the plan."""
+        check_settings(model, artifacts.plan)
         made = artifacts.stand_in
         gates = _gates_of(agent.options["using"], artifacts.artifacts) if made else agent.gates
         records = None
@@ -266,9 +263,21 @@ class ModelGate:
         """
         callbacks = child_callbacks(run_manager)
         assessment = yield from self._assess(step, callbacks, storable=storable, whole=form == "format")
+        if assessment.verdict is not None:
+            note_verdict(run_manager, assessment.verdict.trace_fields())
+        return (yield from self.act_steps(assessment, step.messages, hold=hold, form=form, callbacks=callbacks))
+
+    def act_steps(
+        self,
+        assessment: Assessment,
+        messages: Sequence[BaseMessage],
+        *,
+        hold: Callable[[Assessment], AIMessage | None],
+        form: Form = "text",
+        callbacks: Any = None,
+    ) -> Steps[Judgement]:
+        """Act on the verdict on a message; arguments as of `judge_steps`."""
         verdict, drawn = assessment.verdict, assessment.drawn
-        if verdict is not None:
-            note_verdict(run_manager, verdict.trace_fields())
         given = drawn.primary if verdict is None else verdict.given
         if (verdict is None or verdict.accepted) and given is not None:
             message = self._signed(candidate_message(given, self.model_name), assessment)
@@ -279,7 +288,10 @@ class ModelGate:
         if held is not None:
             return Judgement(assessment, self._on_route(held), "held")
         assert verdict is not None, "a message that no gate judges is accepted"
-        message = yield from self.agent.fall_back(verdict, step.messages, callbacks=callbacks, form=form)
+        # Where a person decides, and cannot be asked, the path is the message.
+        path: Any = "message" if self.agent.reviewed else self.agent.on_abstain
+        bound, wording = self.artifacts.plan.bindings, self.agent.options["abstain_message"]
+        message = yield from take_path(Abstention(verdict, messages, path, wording, callbacks, bound, form))
         return Judgement(assessment, self._signed(message, assessment), "given")
 
     @property

@@ -1060,7 +1060,7 @@ async def test_the_models_own_settings_are_kept_and_bound_and_a_seed_is_refused(
     plain = artifact_for(Scripted(SURE_TEXT))
     inner = Scripted(SURE_TEXT, settings=ModelSettings(frequency_penalty=0.5))
     with pytest.raises(ArtifactMismatchError, match="revision"):
-        model_behind(plain, inner)
+        await agent(model_behind(plain, inner)).run("?")
     await agent(guarded(inner)).run("?")
     assert {call["settings"]["frequency_penalty"] for call in inner.calls} == {0.5}
     with pytest.raises(UsageError, match="seed"):
