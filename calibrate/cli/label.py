@@ -73,12 +73,12 @@ def label(
     if asks and labels is None:
         people = source.with_name(f"{source.stem}.labels.jsonl")
     keep_inputs([people], [target, source])
-    file = read_records(source)
-    if undecided and not _undecided(file):
+    if undecided and not _undecided(file := read_records(source)):
         print_line(f"Every answer of {file.path} has a label: nothing is undecided.")
         finish([], next_step(file.header, source))
         return
     if asks and people is not None:
+        file = read_records(source)
         flags = " --items" if items else " --undecided" if undecided else ""
         queue = _queue(file, items=items, undecided=undecided, limit=limit)
         if not ask_people(file, queue, People(people, review_store, flags), by_items=items):
