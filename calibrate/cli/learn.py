@@ -31,7 +31,6 @@ from ..reviews import (
     feed,
     given_items,
     read_reviews,
-    refuse_open_as_wrong,
 )
 from ..reviews import learn as learn_from
 from ..reviews.pool import waiting
@@ -114,13 +113,11 @@ def _learn_answers(
     records = None if out is None else out.with_name(f"{out.stem}.records.jsonl")
     keep_inputs([in_force, *earlier, sqlite_path(asked.source)], [out], derived=records)
     artifact = CalibrationArtifact.load(in_force)
-    if monitor is not None:
-        refuse_open_as_wrong(asked.missing)
-        if not bounds_answers(artifact.outcome.rule):
-            raise UsageError(
-                f"a monitor tests the share of answers with a wrong item, which {artifact.outcome.rule} does not "
-                "promise. Leave --monitor out and read the share of wrong items, or fit with --rule clean_shown."
-            )
+    if monitor is not None and not bounds_answers(artifact.outcome.rule):
+        raise UsageError(
+            f"a monitor tests the share of answers with a wrong item, which {artifact.outcome.rule} does not "
+            "promise. Leave --monitor out and read the share of wrong items, or fit with --rule clean_shown."
+        )
     judged = {in_force: artifact} | {path: CalibrationArtifact.load(path) for path in earlier}
     with opened_store(asked.source) as store:
         seconds = None if since is None else since.replace(tzinfo=UTC).timestamp()

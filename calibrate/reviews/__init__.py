@@ -14,7 +14,7 @@ The error rate among accepted answers is estimated from the audits alone, each w
 
 from __future__ import annotations
 
-from .audits import AcceptedError, accepted_error, feed, given_items, refuse_open_as_wrong
+from .audits import AcceptedError, accepted_error, feed, given_items
 from .learning import Learned, learn, thinned
 from .pool import Missing, Reviewed, ReviewedItem, ReviewPool, read_reviews, waiting
 
@@ -30,7 +30,6 @@ __all__ = [
     "given_items",
     "learn",
     "read_reviews",
-    "refuse_open_as_wrong",
     "thinned",
     "waiting",
 ]

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from guardrail.errors import UsageError
 from guardrail.monitor.risk import interval_of
 from guardrail.types import Frozen
 
@@ -109,40 +108,24 @@ def feed(pool: ReviewPool, monitor: RiskMonitor, *, missing: Missing = "wait", p
     """Feed audited answers to a risk monitor, in order of arrival, each once, even if this runs again.
 
     Only up to the first audit that is still open: which ones are decided first may depend on whether they are right,
-    and a monitor that sees the decided ones only would then be misled. Audits that expired are left out, and so are
-    those of another artifact than the monitor's.
+    and a monitor that sees the decided ones only would then be misled. An audit without a decision is never an error to
+    a monitor, which takes nothing back. Audits that expired are left out, and so are those of another artifact than the
+    monitor's.
 
     Args:
         pool: The queue.
         monitor: The monitor.
-        missing: "leave-out" skips open audits, too.
+        missing: "leave-out" skips open audits; the others wait for them.
         progress: Reports audits taken in.
 
     Returns:
         Audits that were new to the monitor.
-
-    Raises:
-        UsageError: ``missing`` is "wrong".
     """
-    refuse_open_as_wrong(missing)
     state = monitor.state
     audits = [item for item in pool.items if item.audited and item.verdict.artifact == state.artifact]
-    used = settled(audits, missing)
+    used = settled(audits, "leave-out" if missing == "leave-out" else "wait")
     for done, item in enumerate(used, start=1):
         if item.correct is not None:
             monitor.update(not item.correct, audit_rate=item.chance, key=item.id)
         progress(done, len(used))
     return monitor.state.n - state.n
-
-
-def refuse_open_as_wrong(missing: Missing) -> None:
-    """Refuse to count an undecided answer as wrong in a monitor: a monitor never takes anything back.
-
-    Raises:
-        UsageError: ``missing`` is "wrong".
-    """
-    if missing == "wrong":
-        raise UsageError(
-            'a monitor cannot be fed with missing "wrong": it would count open audits as wrong forever, also those '
-            'that are approved later. Feed it with "wait" (the default) or "leave-out", in a separate run.'
-        )

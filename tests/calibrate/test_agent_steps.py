@@ -15,7 +15,7 @@ from calibrate.correctness import ToolCalls, label_records
 from calibrate.data.questions import Question
 from calibrate.data.records import Record
 from guardrail.bindings import bindings_for
-from guardrail.errors import ArtifactMismatchError, RecordError, UsageError
+from guardrail.errors import RecordError, UsageError
 from guardrail.judges import ToolCallJudge
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat
@@ -183,14 +183,6 @@ def test_steps_of_one_conversation_are_not_taken_for_independent_ones(tmp_path: 
     assert (
         fit_action(path, estimator, alpha=0.4, rule="acrc", groups="category").outcome.n == 12
     )  # only when it is asked for
-
-
-def test_steps_that_do_not_fit_the_prompt_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    question = Question(id="a", question="hello", messages=({"role": "system", "content": "Be brief."}, HELLO))
-    plan, prompt = plan_for([make("self_consistency")], n=2), PromptWrapping(system=SYSTEM)
-    with pytest.raises(ArtifactMismatchError, match="system message"):
-        collect_records([question], ScriptedChat(), plan, tmp_path / "r.jsonl", prompt=prompt)
-    assert not (tmp_path / "r.jsonl").exists()
 
 
 def test_two_steps_with_one_id_are_refused(tmp_path: Path) -> None:

@@ -348,10 +348,11 @@ def test_artifacts_of_two_procedures_are_refused(store: ReviewStore, other: Cali
         read_reviews(store, [ARTIFACT, other])
 
 
-def test_feed_tells_no_monitor_that_an_open_audit_is_wrong(monitor: RiskMonitor) -> None:
-    with pytest.raises(UsageError, match="wrong forever"):
-        feed(pool_of(item("a", 0.1, None, 0.5)), monitor, missing="wrong")
-    assert monitor.state.n == 0
+def test_no_monitor_is_told_that_an_open_audit_is_wrong(monitor: RiskMonitor) -> None:
+    """A monitor forgets nothing: the decision that comes later could not correct it."""
+    pool = pool_of(item("a", 0.1, True, 0.5), item("b", 0.1, None, 0.5), item("c", 0.1, True, 0.5))
+    assert feed(pool, monitor, missing="wrong") == 1  # c waits for b
+    assert monitor.state.tallies == ((0.5, 1, 0),)
 
 
 def test_held_back_answers_alone_are_refused_where_some_were_accepted() -> None:

@@ -334,25 +334,6 @@ def test_a_skipped_answer_without_a_reference_counts_as_wrong_and_an_unread_one_
     assert (len(scored.error), scored.error.sum(), scored.n_undecided) == (3, 2, 1)
 
 
-def test_labelling_undecided_answers_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The labels that are on disk are kept, a torn one is asked again, and no answer vanishes from the file."""
-    monkeypatch.chdir(Path(__file__).parents[3])
-    records, labels = scored_population(tmp_path), tmp_path / "r.labels.jsonl"
-    run("label", records, "--rule", f"python:{__name__}:every_third_undecided")
-    n, before = int(read_records(records).records.undecided().sum()), records.read_bytes()
-    flags = ("label", records, "--undecided", "--interactive")
-    run(*flags, keys="y\nn\ny\n")
-    assert records.read_bytes() == before
-    torn = labels.read_bytes()[:-9]
-    labels.write_bytes(torn)
-    shown = run(*flags, keys="")
-    assert f"2 of {n} are labelled or skipped" in shown
-    run(*flags, keys="s\n" * (n - 2))
-    file = read_records(records)
-    assert (len(file.records), int(file.records.undecided().sum())) == (120, n - 2)
-    assert (file.records.counted_labels() >= 0).all()
-
-
 def test_a_fit_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[3])
     rows = [

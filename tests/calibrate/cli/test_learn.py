@@ -167,6 +167,7 @@ def on_audits(store: ReviewStore, tmp_path: Path) -> Command:
 
 def test_one_open_audit_is_named_with_what_waits_behind_it(store: ReviewStore, on_audits: Command) -> None:
     audit(store, range(20))
+    assert "No audit can be used yet" in run(*on_audits)
     hard = store.claim("ada")
     assert hard is not None
     decide(store, lambda _: "approve")
@@ -178,11 +179,6 @@ def test_one_open_audit_is_named_with_what_waits_behind_it(store: ReviewStore, o
     shown = run(*on_audits, "--monitor", "risk")
     assert "20 new audits, 20 in all; wealth" in shown
     assert "wait behind" not in shown
-
-
-def test_no_decided_audit_is_called_that(store: ReviewStore, on_audits: Command) -> None:
-    audit(store, range(3))
-    assert "No audit can be used yet" in run(*on_audits)
 
 
 def test_the_line_of_the_sample_says_what_waits(store: ReviewStore, on_audits: Command, tmp_path: Path) -> None:
@@ -243,14 +239,6 @@ def test_an_existing_artifact_and_a_missing_store_are_refused(learning: Command,
     assert "exists" in run(*learning, "--out", old, code=2)
     assert "no review store" in run("learn", tmp_path / "no.db", "--artifact", old, code=2)
     assert not (tmp_path / "no.db").exists()
-
-
-def test_learn_tells_no_monitor_that_an_open_audit_is_wrong(reviewed: Path, learning: Command) -> None:
-    """A monitor forgets nothing: the decision that comes later could not correct it."""
-    shown = run(*learning, "--monitor", "new", "--missing", "wrong", code=2)
-    assert "count open audits as wrong forever" in shown
-    with ReviewStore(reviewed) as store:
-        assert Monitors(store).known_risk("new", ARTIFACT) is None
 
 
 def test_a_crash_leaves_no_artifact_without_its_records(

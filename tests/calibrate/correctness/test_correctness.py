@@ -29,33 +29,24 @@ def question(*references: str, options: dict[str, str] | None = None) -> Questio
 
 
 @pytest.mark.parametrize(
-    ("answer", "references", "correct"),
+    ("rule", "answer", "references", "correct"),
     [
-        ("The Eiffel Tower!", ("eiffel tower",), True),
-        ("Eiffel", ("eiffel tower",), False),
-        ("1,000", ("1000",), True),
-        ("NYC", ("New York", "nyc"), True),
-        ("", ("x",), False),
-    ],
-)
-def test_exact(answer: str, references: tuple[str, ...], correct: bool) -> None:
-    assert Exact().label(answer, question(*references)).correct is correct
-
-
-@pytest.mark.parametrize(
-    ("answer", "references", "correct"),
-    [
+        (Exact(), "The Eiffel Tower!", ("eiffel tower",), True),
+        (Exact(), "Eiffel", ("eiffel tower",), False),
+        (Exact(), "1,000", ("1000",), True),
+        (Exact(), "NYC", ("New York", "nyc"), True),
+        (Exact(), "", ("x",), False),
         # 1 common word of 2 and 2: P = R = 1/2, F1 = .5, which counts.
-        ("red fox", ("red wolf",), True),
+        (TokenF1(), "red fox", ("red wolf",), True),
         # 1 common word of 3 and 2: F1 = 2/5.
-        ("big red fox", ("red wolf",), False),
+        (TokenF1(), "big red fox", ("red wolf",), False),
         # The best of several references decides: 2 * 1 / (1 + 1) = 1.
-        ("wolf", ("a brown bear", "wolf"), True),
-        ("", ("wolf",), False),
+        (TokenF1(), "wolf", ("a brown bear", "wolf"), True),
+        (TokenF1(), "", ("wolf",), False),
     ],
 )
-def test_token_f1_at_one_half(answer: str, references: tuple[str, ...], correct: bool) -> None:
-    assert TokenF1().label(answer, question(*references)).correct is correct
+def test_words_are_compared(rule: CorrectnessRule, answer: str, references: tuple[str, ...], correct: bool) -> None:
+    assert rule.label(answer, question(*references)).correct is correct
 
 
 def test_token_f1_threshold_is_a_parameter() -> None:
@@ -226,7 +217,6 @@ def test_an_equation_says_its_right_hand_side(rule: CorrectnessRule, asked: str,
     assert rule.label(answer, Question(id="q", question=asked, references=(reference,))).correct is True
 
 
-@pytest.mark.parametrize("rule", EQUATION_RULES, ids=lambda rule: rule.spec.name)
 @pytest.mark.parametrize(
     ("asked", "answer", "reference"),
     [
@@ -252,11 +242,11 @@ def test_an_equation_says_its_right_hand_side(rule: CorrectnessRule, asked: str,
         ("What is x?", "x = 3/70", "70"),
     ],
 )
-def test_an_equation_says_nothing_else(rule: CorrectnessRule, asked: str, answer: str, reference: str) -> None:
-    assert rule.label(answer, Question(id="q", question=asked, references=(reference,))).correct is False
+def test_an_equation_says_nothing_else(asked: str, answer: str, reference: str) -> None:
+    query = Question(id="q", question=asked, references=(reference,))
+    assert [rule.label(answer, query).correct for rule in EQUATION_RULES] == [False] * 4
 
 
-@pytest.mark.parametrize("rule", [Exact(), TokenF1(), Numeric()], ids=lambda rule: rule.spec.name)
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
@@ -269,15 +259,20 @@ def test_an_equation_says_nothing_else(rule: CorrectnessRule, asked: str, answer
         ("What is x?", "x = 2. x = 70"),
         ("What is 7 x 10?", "It would be wrong to say that 7 x 10 = 70"),
         ("What is x?", "2 < x = 70"),
+        ("What is x?", "2x = 70"),  # a multiple of a variable does not state its value
+        ("What is x?", "-x = 70"),
+        ("What is x?", "- x = 70"),
     ],
 )
-def test_an_answer_that_says_more_is_no_equation(rule: CorrectnessRule, asked: str, answer: str) -> None:
-    assert rule.label(answer, Question(id="q", question=asked, references=("70",))).correct is False
+def test_an_answer_that_says_more_is_no_equation(asked: str, answer: str) -> None:
+    query = Question(id="q", question=asked, references=("70",))
+    assert True not in [rule.label(answer, query).correct for rule in (Exact(), TokenF1(), Numeric())]
+    assert Exact().label("x = 70", query).correct is True
 
 
-def test_other_words_before_an_equation_may_limit_it() -> None:
-    for answer in ("Unless x = 70", "let x = 70", "say x = 70"):
-        assert Exact().label(answer, Question(id="q", question="What is x?", references=("70",))).correct is False
+@pytest.mark.parametrize("answer", ["Unless x = 70", "let x = 70", "say x = 70"])
+def test_other_words_before_an_equation_may_limit_it(answer: str) -> None:
+    assert Exact().label(answer, Question(id="q", question="What is x?", references=("70",))).correct is False
 
 
 @pytest.mark.parametrize("rule", [Exact(), Contains(), Numeric()], ids=lambda rule: rule.spec.name)
@@ -351,14 +346,6 @@ def test_labels_say_why_there_is_none() -> None:
 def test_imported_records_have_nothing_to_label() -> None:
     with pytest.raises(UsageError, match="1 of 1 records were imported without an answer"):
         label_records([Record(id="d", question="?", correct=True)], Exact())
-
-
-@pytest.mark.parametrize("answer", ["2x = 5", "-x = 5", "- x = 5"])
-@pytest.mark.parametrize("rule", ["exact", "token_f1", "numeric"])
-def test_a_multiple_of_a_variable_does_not_state_its_value(rule: str, answer: str) -> None:
-    question = Question(id="q", question="Solve for x.", references=("5",))
-    assert make_rule(rule).label(answer, question).correct is not True
-    assert make_rule(rule).label("x = 5", question).correct is True
 
 
 def test_a_rule_that_gives_no_reason_leaves_an_answer_undecided() -> None:

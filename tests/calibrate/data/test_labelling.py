@@ -33,15 +33,12 @@ from calibrate.data.labels import (
     read_labels,
     refuse_contradictions,
 )
-from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
+from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.pipeline import fit_artifact
 from guardrail.__main__ import main
 from guardrail.errors import RecordError, UsageError
 from guardrail.plain_json import visible
-from guardrail.prompting import PromptWrapping
-from guardrail.specs import identify
-from guardrail.testing import ScriptedChat
-from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
+from guardrail.types import Sample, SampleSet, ToolCall
 from tests.calibrate.commands import run
 
 ROOT = Path(__file__).parents[3]
@@ -178,7 +175,7 @@ def test_the_card_shows_what_is_needed_to_judge() -> None:
     assert [share for _, share in share_of] == pytest.approx([2 / 3, 1 / 3])
 
 
-def test_what_was_said_before_is_shown_to_who_labels() -> None:
+def test_what_was_said_before_is_shown_to_who_labels(labelled: RecordFile) -> None:
     """Nobody can judge an answer to "And there?"."""
     said = [("system", "Be brief."), ("user", "Sights of Oslo?"), ("assistant", "Many."), ("user", "And there?")]
     messages = tuple({"role": role, "content": text} for role, text in said)
@@ -190,16 +187,7 @@ def test_what_was_said_before_is_shown_to_who_labels() -> None:
     assert lines[at + 1 : at + 3] == ["assistant: Many.", "user: And there?"]
     asked = judge_messages("Rain.", shown.to_question())[-1].text
     assert r'Question: "user: Sights of Oslo?\nassistant: Many.\nuser: And there?"' in asked
-    header = RecordHeader(
-        created="1970",
-        model=identify(ScriptedChat()),
-        plan=SamplingPlan(n=3),
-        prompt=PromptWrapping(),
-        questions_name="q",
-        questions_sha256="",
-        n_questions=1,
-    )
-    page = _page(shown, header)
+    page = _page(shown, labelled.header)
     assert [turn["content"] for turn in page.messages] == [text for _, text in said]
 
 

@@ -557,31 +557,29 @@ def test_people_are_asked_again_once_calls_can_be_measured() -> None:
     assert "__interrupt__" in ask(guarded_agent, "more", "2")
 
 
-def test_records_that_cannot_be_measured_are_refused_before_fitting() -> None:
+def spoil(n: int) -> None:
+    """Let a cache have answered the first n recorded messages."""
+    header, *lines = Path("agent.records.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows[:n]:
+        row["drawn"] |= {"problem": "degenerate_samples", "problem_detail": "a cache answers"}
+    Path("agent.records.jsonl").write_text("\n".join([header, *map(json.dumps, rows)]), encoding="utf-8")
+
+
+def test_messages_that_could_not_be_measured_are_counted_and_nothing_is_fitted_on_them_alone() -> None:
     with SqliteSaver.from_conn_string("threads.sqlite") as saver:
         decided(saver, collecting)
-    lines = Path("agent.records.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines[1:]]
-    for record in records:
-        record["drawn"] |= {"problem": "degenerate_samples", "problem_detail": "a cache answers"}
-    Path("agent.records.jsonl").write_text("\n".join([lines[0], *map(json.dumps, records)]), encoding="utf-8")
+    spoil(1)
+    shown = command("threads.sqlite")
+    assert "1 of 5 messages could not be measured, so nothing is learned from their decisions." in shown
+    Path("transfer.records.jsonl").unlink()
+    spoil(5)
     refused = CliRunner().invoke(app, ["learn", "threads.sqlite", "--tool", "transfer"])
-    output = " ".join(refused.output.replace("│", "").split())
     assert refused.exit_code == 2
+    output = " ".join(refused.output.replace("│", "").split())
     assert "none of 5 records could be measured; 5 of them: degenerate_samples" in output
     assert "guardrail_trusted" in output
     assert not Path("transfer.records.jsonl").exists()
-
-
-def test_some_messages_that_could_not_be_measured_are_counted() -> None:
-    with SqliteSaver.from_conn_string("threads.sqlite") as saver:
-        decided(saver, collecting)
-    lines = Path("agent.records.jsonl").read_text(encoding="utf-8").splitlines()
-    first = json.loads(lines[1])
-    first["drawn"] |= {"problem": "degenerate_samples", "problem_detail": "a cache answers"}
-    Path("agent.records.jsonl").write_text("\n".join([lines[0], json.dumps(first), *lines[2:]]), encoding="utf-8")
-    output = command("threads.sqlite", "--records", "agent.records.jsonl")
-    assert "1 of 5 messages could not be measured, so nothing is learned from their decisions." in output
 
 
 def test_the_item_that_others_wait_for_is_named_with_its_holder() -> None:
