@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,13 +12,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from guardrail.errors import UsageError
-from guardrail.judges import Judge, make_judge
+from guardrail.judges.base import Role
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
 from guardrail.judges.registry import make_named
 from guardrail.sampling.models import resolve_model
 from guardrail.types import SamplingPlan, Unmeasured
-from guardrail.uncertainty import Estimator, Scorer, list_estimators
+from guardrail.uncertainty import Estimator, Scorer, list_estimators, make_estimator
 from guardrail.uncertainty.scorer import load_scorer
 
 from ..data.progress import bar
@@ -100,7 +99,17 @@ def score(
     everything = len(names) < len(chosen)
     # SQLite corrupts files on a network disk, so on a cluster the user names a file on a disk of each node.
     kept_verdicts = cache if engine == "local" else verdicts
-    choice = _Choice(names, everything, judge, similarity, entailment, kept_verdicts, scorer or ())
+    comparing: dict[Role, str | None] = {"judge": judge, "similarity": similarity, "entailment": entailment}
+    opened: list[Path] = []
+    choice = partial(
+        _estimators,
+        names=names,
+        scorers=scorer or (),
+        comparing=comparing,
+        cache=kept_verdicts,
+        opened=opened,
+        everything=everything,
+    )
     with bar(console, "scoring", "records") as progress:
         ray = (
             None
@@ -109,11 +118,14 @@ def score(
         )
         header, summary = score_file(source, target, choice, engine=ray, ranks=ranks_from, progress=progress)
     print_scores(header, summary)
-    if choice.refused:
-        missing = sorted(choice.refused.items())
-        console.print(table("Not computed", ("uncertainty", "what is missing"), missing, texts=2))
+    if everything:
+        computed = {spec.name for spec in header.estimators.values()}
+        others = [make_estimator(name) for name in list_estimators() if name not in computed]
+        missing = [(each.name, lacking(each, header.plan) or "") for each in others]
+        if missing:
+            console.print(table("Not computed", ("uncertainty", "what is missing"), missing, texts=2))
     named = None if everything else (names or [load_scorer(text).follow_up for text in scorer or ()])[0]
-    finish([target, *(cache.path for cache in choice.opened)], _following(target, header, summary, named))
+    finish([target, *opened], _following(target, header, summary, named))
 
 
 _REMEDIES = {
@@ -144,68 +156,46 @@ def _following(path: Path, header: RecordHeader, summary: ScoreSummary, named: s
     return remedy or "remove the cause, and collect or import again"
 
 
-@dataclass(slots=True)
-class _Choice:
-    """The estimators to compute for a plan; called in every process that scores.
+def _estimators(
+    plan: SamplingPlan,
+    names: Sequence[str],
+    scorers: Sequence[str],
+    comparing: Mapping[Role, str | None],
+    cache: Path | None,
+    opened: list[Path],
+    *,
+    everything: bool,
+) -> list[Estimator]:
+    """The scores that the command line names, or all that a plan supports; called in every process that scores.
 
-    Attributes:
-        names: Estimators, as on the command line.
-        everything: Whether all that the plan supports are computed as well.
-        judge: Judge of estimators that name none, as on the command line; so are the next two.
-        similarity: Similarity.
-        entailment: Entailment model.
-        cache: File that keeps verdicts of models.
-        scorers: Scorers, as on the command line.
-        refused: Estimators that are not computed, with the reason; known after the first call.
-        opened: The cache, if it is used; known after the first call.
+    Models keep their verdicts in ``cache``, which is then added to ``opened``.
     """
-
-    names: Sequence[str]
-    everything: bool
-    judge: str | None
-    similarity: str | None
-    entailment: str | None
-    cache: Path | None
-    scorers: Sequence[str] = ()
-    refused: dict[str, str] = field(default_factory=dict)
-    opened: list[PairCache] = field(default_factory=list)
-
-    def __call__(self, plan: SamplingPlan) -> Sequence[Estimator]:
-        """The estimators."""
-        comparing: dict[str, Any] = {
-            "bindings": plan.bindings,
-            "judge": _judge(self.judge),
-            "similarity": None if self.similarity is None else make_named("similarity", *parse_name(self.similarity)),
-            "entailment": None if self.entailment is None else make_named("entailment", *parse_name(self.entailment)),
-        }
-        scorers: list[Scorer] = [load_scorer(text) for text in self.scorers]
-        named = [parse_estimator(name, **comparing, scorers=scorers) for name in self.names]
-        estimators = [*named, *(each.estimator for each in scorers)]
-        for each in (parse_estimator(name, **comparing) for name in list_estimators()) if self.everything else ():
-            missing = lacking(each, plan)
-            if missing is None:
-                estimators.append(each)
-            elif each.name not in {estimator.name for estimator in named}:
-                self.refused[each.name] = missing
-        if not uses_models(estimators):
-            return estimators
-        if self.cache is None:
-            raise UsageError(
-                "a cluster needs a --pair-cache for a judge that is a model: a path on the disk of each node, for "
-                "instance /var/tmp/pairs.sqlite, and never one on a network disk."
-            )
-        self.opened[:] = [PairCache(self.cache)]
-        return [with_cache(each, self.opened[0]) for each in estimators]
+    given: dict[str, Any] = {role: _named(role, text) for role, text in comparing.items()}
+    own: list[Scorer] = [load_scorer(text) for text in scorers]
+    estimators = [parse_estimator(name, bindings=plan.bindings, scorers=own, **given) for name in names]
+    estimators += [each.estimator for each in own]
+    if everything:
+        known = [parse_estimator(name, bindings=plan.bindings, **given) for name in list_estimators()]
+        estimators += [each for each in known if lacking(each, plan) is None]
+    if not uses_models(estimators):
+        return estimators
+    if cache is None:
+        raise UsageError(
+            "a cluster needs a --pair-cache for a judge that is a model: a path on the disk of each node, for "
+            "instance /var/tmp/pairs.sqlite, and never one on a network disk."
+        )
+    opened.append(cache)
+    verdicts = PairCache(cache)
+    return [with_cache(each, verdicts) for each in estimators]
 
 
-def _judge(text: str | None) -> Judge | None:
+def _named(role: Role, text: str | None) -> Any:
     if text is None:
         return None
     name, params = parse_name(text)
-    if name == "chat" and isinstance(params.get("model"), str):
-        params["model"] = resolve_model(params["model"])
-        return ChatJudge(**params)
-    return make_judge(name, **params)
+    if (role, name) == ("judge", "chat") and params.keys() == {"model"}:
+        return ChatJudge(resolve_model(str(params["model"])))
+    return make_named(role, name, params)
 
 
 def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:

@@ -20,6 +20,7 @@ from guardrail.errors import RecordError, UsageError
 from guardrail.guard.record_lines import RecordLines
 from guardrail.judges import ExactJudge, Judge, JudgeSpec, from_judge
 from guardrail.judges.cache import CachedJudge, PairCache
+from guardrail.judges.registry import JUDGES
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
@@ -241,7 +242,7 @@ def test_all_estimators_and_what_the_others_lack(tmp_path: Path) -> None:
 
 
 def test_a_judge_for_all_and_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrate.cli.score.make_judge", lambda name, **params: Heavy())
+    monkeypatch.setitem(JUDGES, "heavy", Heavy)
     path = written(tmp_path / "records.jsonl", 4, 3)
     run("score", str(path), "-s", "num_sets", "-s", "self_consistency:exact", "--judge", "heavy")
     assert set(read_records(path).header.estimators) == {"num_sets:heavy", "self_consistency:exact"}
@@ -258,7 +259,7 @@ def test_a_judge_for_all_and_its_cache(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_cache_that_cannot_be_is_named_before_anything_is_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    monkeypatch.setattr("calibrate.cli.score.make_judge", lambda name, **params: Heavy())
+    monkeypatch.setitem(JUDGES, "heavy", Heavy)
     path = written(tmp_path / "records.jsonl", 4, 3)
     (tmp_path / "folder").mkdir()
     before, n_before = path.read_bytes(), Heavy.asked
