@@ -18,7 +18,7 @@ from calibrate.cli.frame.app import COMMANDS
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"langsmith", "langchain_core.runnables.base", "langchain_core.language_models.chat_models", "matplotlib"}
 HEAVY |= {"guardrail.guard", "guardrail.artifact", "calibrate.pipeline", "calibrate.cli.run", "sqlalchemy", "starlette"}
-LIBRARIES = {"torch", "transformers", "openai", "scipy", "typer", "rich", "jinja2", "uvicorn"}
+LIBRARIES = {"torch", "transformers", "openai", "typer", "rich", "jinja2", "uvicorn"}
 
 
 def heavy_modules(code: str, names: set[str] = HEAVY) -> set[str]:
