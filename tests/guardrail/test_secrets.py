@@ -247,16 +247,13 @@ def test_a_stage_of_a_cascade_quotes_nothing_either() -> None:
 
 
 def test_a_judge_that_asks_a_model_logs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
-    class Structured(ScriptedChat):
-        def with_structured_output(self, schema: Any, **kwargs: Any) -> Any:
-            return self
-
+    class Broken(ScriptedChat):
         def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
             raise unreadable()
 
     with caplog.at_level(logging.INFO):
-        assert ChatJudge(Structured()).equivalent(QUESTION, [(SECRET, "Rome")]) == [None]
-    assert "1 of 1 judgements failed, the first with ValidationError" in caplog.text
+        assert ChatJudge(Broken()).equivalent(QUESTION, [(SECRET, "Rome")]) == [None]
+    assert "1 of 1 judgements failed: 1 of 1 calls failed, the first with ValidationError" in caplog.text
     assert SECRET not in caplog.text
 
 

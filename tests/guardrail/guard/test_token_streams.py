@@ -214,7 +214,7 @@ def test_a_model_within_the_model_finds_no_handler_that_takes_tokens(passes: boo
 def test_the_samples_of_a_judge_and_of_a_collection_show_no_token(of_the_process: Listening) -> None:
     own = Listening()
     model = Streaming(default=("yes",), callbacks=[own])
-    assert ChatJudge(model, reply="text").equivalent("q", [("a", "b")]) == [True]
+    assert ChatJudge(model).equivalent("q", [("a", "b")]) == [True]
     prompt = [model._convert_input("q").to_messages()]
     draw(model, prompt, SamplingPlan(n=2))
     asyncio.run(Sampler(model, SamplingPlan(n=2)).adraw(prompt))

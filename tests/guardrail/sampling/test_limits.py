@@ -348,19 +348,11 @@ def _probing(model: BaseChatModel) -> bool:
     return bool(prober._of(model).asking)
 
 
-class Judging(Busy):
-    """Says yes in an object."""
-
-    def with_structured_output(self, schema: Any, **kwargs: Any) -> Any:
-        return self | RunnableLambda(lambda message: {"same": True})
-
-
-@pytest.mark.parametrize("reply", ["text", "structured"])
-def test_a_chat_model_that_judges_is_counted(reply: Any) -> None:
+def test_a_chat_model_that_judges_is_counted() -> None:
     traffic = Seen()
     answers = [*"abcdefgh"]
     model = Busy(default=answers, seen=traffic, crowd=3)
-    judge = ChatJudge(Judging(default=["yes"], seen=traffic, crowd=3), reply=reply)
+    judge = ChatJudge(Busy(default=["yes"], seen=traffic, crowd=3))
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(model).model_copy(update={"estimator": spec})
     guard = Guardrail(model=model, artifact=artifact, using={"judge": judge})

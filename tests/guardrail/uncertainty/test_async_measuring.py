@@ -83,11 +83,11 @@ def test_what_counts_as_slow() -> None:
     name = "discrete_semantic_entropy"
     assert not make_estimator(name).is_slow
     assert not make_estimator(name, judge=TextJudge()).is_slow
-    assert make_estimator(name, judge=ChatJudge(MODEL, reply="text")).is_slow
+    assert make_estimator(name, judge=ChatJudge(MODEL)).is_slow
     assert not make_estimator("degree", similarity=RougeL()).is_slow
     assert not make_estimator("degree", similarity=from_judge(ExactJudge())).is_slow
     assert make_estimator("degree", similarity=Alike()).is_slow
-    assert make_estimator("degree", similarity=from_judge(ChatJudge(MODEL, reply="text"))).is_slow
+    assert make_estimator("degree", similarity=from_judge(ChatJudge(MODEL))).is_slow
 
 
 class Noting(Judge):
