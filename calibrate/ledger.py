@@ -120,10 +120,14 @@ class Ledger:
         return spent
 
     def copy_to(self, records: Path) -> None:
-        """Write the fits that this object knows beside a new record file, and count later fits there as well."""
+        """Write beside a file that is made of these what its labels have carried, and count later fits there as well.
+
+        Of several record files the one with the most counts, because a label is in one of them.
+        """
         path = ledger_of(records)
-        for each in self.paths:
-            self.lines |= _read(each)
+        books = [_read(each) for each in self.paths] or [self.lines]
+        most: Book = max(books, key=lambda book: _spent(book.values()).delta)
+        self.lines |= most
         _write(path, _read(path) | self.lines)
         self.paths = sorted({*self.paths, path})
 
@@ -138,14 +142,6 @@ def counted(artifact: Fitted, ledger: Ledger) -> Fitted:
     spent = ledger.enter(lines)
     parts = {name: part.model_copy(update={"spent": spent}) for name, part in fitted.items()}
     return artifact.model_copy(update={"artifacts": artifact.artifacts | parts})
-
-
-def follow(records: Sequence[Path], target: Path) -> None:
-    """Count beside a file that is made of record files what the labels in it have carried: the most of any file."""
-    books = [book for path in records if (book := _read(ledger_of(path)))]
-    if books:
-        most = max(books, key=lambda book: _spent(book.values()).delta)
-        _write(ledger_of(target), _read(ledger_of(target)) | most)
 
 
 def ledger_of(records: Path) -> Path:

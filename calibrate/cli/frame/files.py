@@ -19,7 +19,7 @@ from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, write_records
 from ...data.table import table_of
 from ...evaluation.promise_test import DIFFERENT
-from ...ledger import follow
+from ...ledger import Ledger
 from ...scope import waiting_of
 from ...scoring.metrics import fisher_exact, ks_two_sample
 from .terminal import console, print_line, print_warning
@@ -145,7 +145,7 @@ def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
     if out is None:
         raise UsageError(f"{len(records)} record files are written as one: name it with --out.")
     keep_inputs(records, [out])
-    follow(records, out)
+    Ledger(records).copy_to(out)
     if len(records) == 1:
         return records[0], out
     file = open_pool(records)

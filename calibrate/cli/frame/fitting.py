@@ -19,7 +19,7 @@ from ...evaluation.choice import AUTO, choose_score
 from ...evaluation.label_checks import refuse_broken, suspicious
 from ...fitting import DEFAULT_DELTA
 from ...judging import require_same
-from ...ledger import Ledger, counted, follow
+from ...ledger import Ledger, counted
 from ...pipeline import fit_artifact, part_header, refuse_few
 from ...report.assessment import Found, VerdictText, second_look
 from ...report.facts import auroc_of
@@ -142,7 +142,7 @@ def save_fit(job: FitJob, artifact: Artifact, beside: RecordFile | None = None) 
     written = [artifact.save(job.out)]
     if beside is not None:
         write_records(beside.path, beside.header, beside.records)
-        follow(job.records, beside.path)
+        Ledger(job.records).copy_to(beside.path)
         written.append(beside.path)
     return written
 
