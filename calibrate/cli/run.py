@@ -99,7 +99,7 @@ def _run(config: Path | None, settings: RunSettings) -> None:
             out=settings.out / "artifact.json",
             alpha=settings.alpha,
             scores=[key],
-            rule=_rule_name(settings),
+            rule=settings.rule,
             delta=settings.delta,
             groups=groups,
             test=[] if test is None else [test.path],
@@ -169,11 +169,6 @@ def _splits(settings: RunSettings, groups: Groups) -> tuple[Sequence[Question], 
     return questions, test
 
 
-def _rule_name(settings: RunSettings) -> str | None:
-    """The rule of the fit; None for the default of items, where none was named."""
-    return None if settings.items and "rule" not in settings.model_fields_set else settings.rule
-
-
 def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
     """Return the key of the estimator; refuse settings that would otherwise fail only after all calls are paid."""
     settings.plan(questions)
@@ -181,7 +176,7 @@ def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
     if settings.items:
         if (given := next((name for name in _WHOLE_ANSWERS if name in settings.model_fields_set), None)) is not None:
             raise UsageError(f"the setting {given} is about whole answers: leave it out with items.")
-        _check_rule("item", _rule_name(settings), settings, {"cap": settings.cap or 1})
+        _check_rule("item", settings.rule, settings, {"cap": settings.cap or 1})
         return ITEMS
     _check_rule("answer", settings.rule, settings, {})
     if settings.judge_model is not None:

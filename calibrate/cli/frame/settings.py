@@ -238,7 +238,7 @@ class RunSettings(CollectSettings):
     key_field: Texts = Field(default=(), description="With items: PATH=FIELD, e.g. /items=sku.")
     optional_field: Texts = Field(default=(), description="With items: path of a field that an answer may leave out.")
     alpha: float = _flag(PROMISE, "Share of wrong answers accepted.", 0.1, "-a")
-    rule: str = _flag(PROMISE, "Rule, as `fit --rule`.", "certified")
+    rule: str | None = _flag(PROMISE, "Rule, as `fit --rule` (certified).")
     delta: float | None = _flag(PROMISE, "Failure probability (0.1).")
     count_repeats: bool = Field(default=False, description="Use every record of a question that is asked repeatedly.")
     correctness: str | None = _flag(SCORES, "Rule that labels, as `label --rule`.")

@@ -28,7 +28,7 @@ def test_flags_override_yaml(tmp_path: Path) -> None:
     text = "questions: q.jsonl\nmodel: python:a:b\nalpha: 0.2\nstop: ['END']\nstop_token_ids: [7]\nprobe: off\n"
     path = yaml_file(tmp_path, text)
     config = load_settings(RunSettings, path, {"alpha": 0.05, "rule": None, "n": 5})
-    assert (config.alpha, config.rule, config.n, config.stop) == (0.05, "certified", 5, ("END",))
+    assert (config.alpha, config.rule, config.n, config.stop) == (0.05, None, 5, ("END",))
     flags = {"questions": "q.jsonl", "model": "python:a:b", "alpha": 0.05, "n": 5, "stop": ["END"]}
     assert config == load_settings(RunSettings, None, flags, ["stop_token_ids=7", "probe=off"])
 
