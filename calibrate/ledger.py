@@ -125,9 +125,9 @@ class Ledger:
         Of several record files the one with the most counts, because a label is in one of them.
         """
         path = ledger_of(records)
-        books = [_read(each) for each in self.paths] or [self.lines]
-        most: Book = max(books, key=lambda book: _spent(book.values()).delta)
-        self.lines |= most
+        if books := [book for each in self.paths if (book := _read(each))]:
+            most = max(books, key=lambda book: _spent(book.values()).delta)
+            self.lines |= most
         _write(path, _read(path) | self.lines)
         self.paths = sorted({*self.paths, path})
 

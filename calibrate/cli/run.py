@@ -38,7 +38,7 @@ from .frame.collecting import ask
 from .frame.files import keep_inputs, pair_cache
 from .frame.fitting import FitJob, Fitted, fit_by_rule
 from .frame.forecast import asking, judging
-from .frame.items import ScoreItems, label_by_items, score_by_items
+from .frame.items import ScoreItems, label_by_items, refuse_with_items, score_by_items
 from .frame.labels import (
     print_label_checks,
     print_labels,
@@ -174,8 +174,7 @@ def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
     settings.plan(questions)
     settings.prompt(questions)
     if settings.items:
-        if (given := next((name for name in _WHOLE_ANSWERS if name in settings.model_fields_set), None)) is not None:
-            raise UsageError(f"the setting {given} is about whole answers: leave it out with items.")
+        refuse_with_items(**{name: getattr(settings, name) for name in _WHOLE_ANSWERS})
         _check_rule("item", settings.rule, settings, {"cap": settings.cap or 1})
         return ITEMS
     _check_rule("answer", settings.rule, settings, {})

@@ -291,7 +291,7 @@ def test_run_by_items_goes_from_questions_to_a_report(tmp_path: Path, monkeypatc
     Path("q.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     run = ("run", "--questions", "q.jsonl", "--model", "python:a:b", "--items", "--n", "5", "--out", "out")
     refused = printed(called(*run, "--correctness", "exact"), 2)
-    assert "the setting correctness is about whole answers" in " ".join(refused.split())
+    assert "--correctness is about whole answers" in " ".join(refused.split())
     printed(called(*run, "--rule", "acrc"), 2)
     assert not Path("out").exists(), "refused before the model is asked"
     more = ("--set", "field_judge=/total=numeric", "--alpha", "0.15")
