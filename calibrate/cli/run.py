@@ -34,10 +34,9 @@ from ..scoring.names import estimator_key
 from ..scoring.scores import refuse_failed
 from ..spec_syntax import parse_rule
 from .frame.app import command
-from .frame.collecting import ask
+from .frame.collecting import ask, asking, judging
 from .frame.files import keep_inputs, pair_cache
 from .frame.fitting import FitJob, Fitted, fit_by_rule
-from .frame.forecast import asking, judging
 from .frame.items import ScoreItems, label_by_items, refuse_with_items, score_by_items
 from .frame.labels import (
     print_label_checks,

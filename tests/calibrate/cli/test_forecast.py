@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.cli.frame.forecast import asking, judging
+from calibrate.cli.frame.collecting import asking, judging
 from calibrate.cli.frame.settings import CollectSettings
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
