@@ -265,19 +265,6 @@ def test_two_reviewers_at_once_and_one_key_decides(open_as: Open, store: ReviewS
     assert actions == {"First?": ("ann", "approve"), "Second?": ("bob", "reject")}
 
 
-def test_a_lease_that_somebody_else_took(open_as: Open, store: ReviewStore, now: list[float]) -> None:
-    item = store.enqueue(held_back())
-    ann = open_as("ann")
-    take_next(ann)
-    expect(ann.get_by_role("button", name="Approve")).to_be_visible()
-    now[0] += 601
-    assert store.claim("bob", item=item.id) is not None
-    press(ann, "a")
-    expect(ann.get_by_role("heading", name="You do not hold this item")).to_be_visible()
-    expect(ann.get_by_text("bob holds it now")).to_be_visible()
-    assert store.item(item.id).decision is None
-
-
 def test_an_open_page_keeps_its_lease(browser: Browser, store: ReviewStore, now: list[float]) -> None:
     store.enqueue(held_back())
     with served(review_app(store, Accounts.from_text(REVIEWERS), lease=4)) as address:

@@ -255,8 +255,8 @@ def _lines(text: str) -> int:
 
 
 def rows_of(content: Content) -> list[FieldRow]:
-    """The items of an item's candidate, in order; nothing that hints at their scores if the decision is a label."""
-    samples = () if content.blind or content.verdict is None else content.verdict.get("samples", ())
+    """The items of an item's candidate, in order. Of a label the page hides their support and the other values."""
+    samples = () if content.verdict is None else content.verdict.get("samples", ())
     documents = [_document(text) for text in samples]
     candidate, judged = content.candidate, None
     if candidate is not None:

@@ -268,18 +268,6 @@ def test_an_incomplete_form_changes_nothing(
     assert item.decision is None
 
 
-def test_an_item_to_label_shows_no_support(store: ReviewStore, post: Callable[..., Any]) -> None:
-    whole = content()
-    items = tuple(item.held() for item in whole.items)
-    store.enqueue(whole.model_copy(update={"kind": "audit", "verdict": None, "items": items}))
-    page, response = post({f"item:{i}": "approve" if i else "reject" for i in range(4)})
-    assert "the model said so" not in page
-    assert response.status_code == 303
-    (item,) = store.items()
-    assert item.decision is not None
-    assert [each.action for each in item.decision.items] == ["reject", "approve", "approve", "approve"]
-
-
 def test_nothing_hints_at_the_support_of_an_item_that_is_audited(store: ReviewStore, post: Callable[..., Any]) -> None:
     guard_of(DOUBTFUL, on_verdict=audit_sample(store, rate=1.0)).invoke(Q)
     page, response = post({f"item:{i}": "approve" if i != 1 else "reject" for i in range(len(SURE))})

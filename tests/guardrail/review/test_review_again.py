@@ -160,6 +160,15 @@ def test_without_a_key_nobody_else_waits_so_the_item_is_closed(store: ReviewStor
     assert [item.state for item in store.items()] == ["expired", "expired"]
 
 
+def test_an_interrupt_between_two_steps_closes_the_item(store: ReviewStore) -> None:
+    """Ctrl-C may arrive where no effect is under way."""
+    hook = ask_reviewer(store, wait=300)
+    steps = hook.steps(Abstention(guarded("message").assess(QUESTION), [HumanMessage(QUESTION)], hook, ""))
+    steps.send(next(steps).run())
+    steps.close()
+    assert [item.state for item in store.items()] == ["expired"]
+
+
 def test_an_expired_ticket_is_open_again_for_the_same_request(timed: ReviewStore, now: list[float]) -> None:
     hook = ticket(timed, expires_in=10, key=lambda verdict, messages: "request-1")
     abstention = Abstention(guarded("message").assess(QUESTION), [HumanMessage(QUESTION)], hook, "")

@@ -53,30 +53,22 @@ def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system
     assert store.stats().undelivered == 1, "the caller's callback is queued as after a decision on the page"
 
 
-def test_items_to_label_are_blind_until_they_are_decided(store: ReviewStore, system: TestClient) -> None:
-    items = tuple(
-        ItemVerdict(path=path, text="1", uncertainty=doubt, detail=why, kept=False)
-        for path, doubt, why in (("/a", 0.75, ""), ("/b", None, "the field's judge failed"))
-    )
-    answer = Candidate(text='{"a": 1, "b": 1}')
-    item = store.enqueue(Content(question="q", kind="audit", candidate=answer, allowed=("approve",), items=items))
-    shown = system.get(f"/api/items/{item.id}").text
-    assert "/b" in shown
-    assert "0.75" not in shown
-    assert "judge failed" not in shown
-
-
 def test_an_answer_to_label_is_blind_until_it_is_decided(store: ReviewStore, system: TestClient) -> None:
     shares = (("4", 0.6), ("5", 0.4))
+    items = (ItemVerdict(path="/a", text="1", uncertainty=0.75, detail="the field's judge failed", kept=False),)
     to_label = Content(
         question="2 + 2?",
         kind="audit",
         candidate=Candidate(text="5"),
         alternatives=shares,
         allowed=("approve", "edit", "reject"),
+        items=items,
     )
     item = store.enqueue(to_label)
     shown = system.get(f"/api/items/{item.id}")
+    assert "/a" in shown.text
+    assert "0.75" not in shown.text
+    assert "judge failed" not in shown.text
     assert shown.json()["content"]["alternatives"] == []
     decided = decide(system, item.id, {"action": "reject", "reviewer": "Dora"})
     assert decided.status_code == 200

@@ -119,14 +119,6 @@ def test_a_switch_follows_the_database(store: ReviewStore) -> None:
     assert guard.assess(SURE).accepted
 
 
-def test_a_switch_that_cannot_read_allows_nothing(store: ReviewStore) -> None:
-    switch = Monitors(store).switch(every=0.0)
-    with store.database.write() as transaction:
-        transaction.connection.exec_driver_sql("DROP TABLE review_monitors")
-    assert switch.objection()
-    assert "cannot be read" in str(switch.objection())
-
-
 def test_a_slow_look_does_not_replace_what_a_later_one_saw(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the next five seconds answers would pass despite the alarm."""
     monitors = Monitors(store)
@@ -143,22 +135,6 @@ def test_a_slow_look_does_not_replace_what_a_later_one_saw(store: ReviewStore, m
     monkeypatch.setattr(switch, "_read", overtaken)
     switch.objection()
     assert switch.objection()
-
-
-def test_permission_and_words_are_of_one_look(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monitors = Monitors(store)
-    alarmed(monitors)
-    switch = monitors.switch(every=0.0)
-    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL), on_verdict=switch)
-    read = switch._read
-
-    def busy_afterwards() -> Any:
-        state = read()
-        monkeypatch.setattr(switch, "_read", lambda: pytest.fail("it looked twice for one verdict"))
-        return state
-
-    monkeypatch.setattr(switch, "_read", busy_afterwards)
-    assert "promised 10 %" in guard.assess(SURE).detail
 
 
 def test_a_known_alarm_is_told_while_nothing_new_can_be_seen(store: ReviewStore) -> None:

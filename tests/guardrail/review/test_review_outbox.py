@@ -136,15 +136,6 @@ def test_a_host_that_is_not_a_name_is_refused(store: ReviewStore, host: str) -> 
         Deliverer(store, SECRET, hosts=(host,))
 
 
-def test_a_proxy_of_the_environment_opens_no_way_round(
-    store: ReviewStore, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://proxy.test:3128")
-    decide(store, "http://169.254.169.254/latest")
-    assert deliverer_to(receiver, store).run_once() == 0
-    assert receiver.asked == []
-
-
 def test_a_redirect_is_not_followed(store: ReviewStore, receiver: Receiver) -> None:
     decide(store, "https://other.test/hook")
     receiver.script = [307]

@@ -767,22 +767,6 @@ def test_the_queue_has_pages(store: ReviewStore, site: Starlette) -> None:
         assert "Question 0?" in ann.get(f"/?page={page}")[1]
 
 
-def test_what_was_given_back_comes_last_for_who_gave_it_back(store: ReviewStore, site: Starlette) -> None:
-    first, second, third = (store.enqueue(held_back(f"{i}?")) for i in range(3))
-    ann, bob = Client(site).sign_in("ann"), Client(site).sign_in("bob")
-
-    def next_of(client: Client, *, back: bool = True) -> str:
-        client.post("/next")
-        path = client.headers["location"]
-        if back:
-            client.post(f"{path}/release", lease=lease_of(client.get(path)[1]))
-        return path.removeprefix("/items/")
-
-    assert [next_of(ann) for _ in range(4)] == [first.id, second.id, third.id, first.id]
-    assert next_of(bob, back=False) == first.id
-    assert next_of(ann, back=False) == second.id, "with nothing else waiting it is offered again"
-
-
 def test_a_broken_audited_answer_can_be_called_right(store: ReviewStore, site: Starlette) -> None:
     broken: dict[str, Any] = {"candidate_set": None, "alternatives": (), "candidate": {"text": "Caf\ud83d"}}
     item = store.enqueue(held_back(kind="audit", allowed=("approve", "edit", "reject"), **broken))
