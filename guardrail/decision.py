@@ -11,7 +11,6 @@ from .artifact import CalibrationArtifact
 from .items.item import ItemVerdict
 from .judges import default_judge
 from .outcome import accepts
-from .sampling.replies import part_of_an_answer
 from .types import Note, NoteKind, Reason, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .uncertainty import Clusters, Estimator, Evidence, cluster, measure
 from .uncertainty.combine import first_stage
@@ -54,24 +53,14 @@ class ThresholdGate:
     def decide(self, drawn: SampleSet, *, settled: Uncertainty | None = None) -> Verdict:
         """As `Gate.decide`."""
         meanings: tuple[Meaning, ...] = ()
-        uncertainty = unmeasurable(drawn, self)
-        if uncertainty is None and settled is not None:
-            uncertainty = settled
-        elif uncertainty is None:
+        uncertainty = settled
+        if uncertainty is None:
             uncertainty, clusters = _measured(drawn, self.estimator, self.artifact.plan)
             texts = [sample.comparable for sample in drawn.samples]
             meanings = () if clusters is None else _meanings(texts, clusters)
         verdict = verdict_by(uncertainty, drawn, self)
         notes = (*_alone(drawn, self.estimator, self.artifact), *verdict.notes)
         return verdict.model_copy(update={"meanings": meanings, "notes": notes})
-
-
-def unmeasurable(drawn: SampleSet, gate: Gate) -> Uncertainty | None:
-    """The reason why a set is not measured, as an uncertainty: the answer is a part of one. None if it may be."""
-    part = part_of_an_answer(drawn, gate.artifact.plan)
-    if part is None or drawn.problem is not None:
-        return None
-    return gate.estimator.unmeasured(part.reason, part.detail)
 
 
 def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate) -> Verdict:

@@ -282,10 +282,6 @@ class Infeasible(_OutcomeBase):
         return 0.0
 
     @property
-    def error_rate(self) -> None:
-        """None: nothing is accepted."""
-
-    @property
     def interval(self) -> None:
         """None: nothing is accepted."""
 

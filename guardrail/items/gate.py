@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..artifact import CalibrationArtifact
-from ..decision import Gate, ThresholdGate, unmeasurable, verdict_by
+from ..decision import Gate, ThresholdGate, verdict_by
 from ..errors import ArtifactMismatchError
 from ..judges import Similarity
 from ..judges.base import Entailment, Judge
@@ -37,10 +37,7 @@ class ItemsGate:
 
     def decide(self, drawn: SampleSet, *, settled: Uncertainty | None = None) -> Verdict:
         """As `Gate.decide`; accepted iff some item is kept."""
-        items: tuple[Item, ...] = ()
-        uncertainty = unmeasurable(drawn, self)
-        if uncertainty is None:
-            uncertainty, items = measured_items(drawn, self.estimator, self.artifact.plan)
+        uncertainty, items = measured_items(drawn, self.estimator, self.artifact.plan)
         verdict = verdict_by(uncertainty, drawn, self)
         return _by_items(verdict, items, measure_of(self.estimator).spec, schema_of(self.artifact.plan.bindings))
 

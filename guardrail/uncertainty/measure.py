@@ -181,9 +181,11 @@ def unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
         return Missing(Unmeasured.MODEL_FAILED, "there is no primary answer")
     if drawn.primary.refusal:
         return Missing(Unmeasured.REFUSED, "the model refused to answer")
+    if plan is not None and (part := part_of_an_answer(drawn, plan)) is not None:
+        return part
     if not drawn.primary.comparable:
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    return part_of_an_answer(drawn, plan) if plan is not None and plan.cut_off == "abstain" else None
+    return None
 
 
 def _gap(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing | None:

@@ -73,8 +73,8 @@ def test_delta_defaults_to_a_tenth() -> None:
 def test_an_infeasible_outcome_has_the_attributes_of_a_feasible_one() -> None:
     outcome = fit([0.1, 0.2, 0.3, 0.4] * 25, [1, 1, 0, 1] * 25, alpha=0.1)
     assert isinstance(outcome, Infeasible)
-    accepted = (outcome.threshold, outcome.n_accepted, outcome.n_errors, outcome.acceptance, outcome.error_rate)
-    assert accepted == (None, 0, 0, 0.0, None)
+    accepted = (outcome.threshold, outcome.n_accepted, outcome.n_errors, outcome.acceptance)
+    assert accepted == (None, 0, 0, 0.0)
     assert outcome.reason.value
 
 

@@ -36,20 +36,17 @@ from guardrail import (
     Guardrail,
     PromptWrapping,
     Reason,
-    SampleSet,
     Unmeasured,
     UsageError,
     Verdict,
 )
 from guardrail.artifact import Made
 from guardrail.bindings import bindings_for
-from guardrail.decision import ThresholdGate
 from guardrail.guard.observers import SafetySwitch
 from guardrail.judges import TextJudge
 from guardrail.prompting import turns_of
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Sample, Uncertainty
-from guardrail.uncertainty import make_estimator
+from guardrail.types import Sample
 from tests.guardrail.guard.test_routing import artifact as cascade_artifact
 
 MODEL = ScriptedChat(script={"sure?": ["Paris"], "unsure?": ["a", "b", "c", "d"]})
@@ -493,17 +490,6 @@ def test_an_answer_that_was_cut_off_is_held_back(metadata: dict[str, Any]) -> No
 def test_a_sample_may_be_cut_off() -> None:
     model = ScriptedChat(default=["Paris", LONG.model_copy(update={"content": "Paris"})])
     assert with_cut_off(model, "abstain").assess("?").accepted
-
-
-def test_a_decision_by_the_first_call_does_not_let_a_part_pass() -> None:
-    cut = Sample(text="Paris", finish_reason="length")
-    estimator = make_estimator("discrete_semantic_entropy")
-    settled = Uncertainty(value=0.0, unit="nats", estimator=estimator.name, is_bound=True)
-    gate = ThresholdGate(ARTIFACT, estimator)
-    verdict = gate.decide(SampleSet(question="?", primary=cut), settled=settled)
-    assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.CUT_OFF)
-    whole = cut.model_copy(update={"finish_reason": "stop"})
-    assert gate.decide(SampleSet(question="?", primary=whole), settled=settled).accepted
 
 
 # -- settings of transport

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatResult
 from pydantic import Field
 
@@ -114,6 +114,18 @@ def test_an_unreadable_sample_of_the_first_stage_counts_as_in_a_set_drawn_at_onc
     verdict = Guardrail(model=model, artifact=artifact).assess("q")
     assert offline.value == verdict.uncertainty.value == pytest.approx(0.45)
     assert verdict.accepted == (threshold == 0.46)
+
+
+@pytest.mark.parametrize("end", ["length", "stop"])
+def test_the_first_stage_does_not_let_a_part_pass(end: str) -> None:
+    """The first call decides without samples: nothing after it would look at how the answer ended."""
+    model = ScriptedChat(default=[AIMessage("a", response_metadata={"finish_reason": end, **LIKELY})])
+    verdict = Guardrail(model=model, artifact=two_stage_artifact(model, 5.0)).assess("q")
+    assert (verdict.accepted, verdict.cost.calls) == (end == "stop", 1)
+    assert verdict.uncertainty.reason is (Unmeasured.CUT_OFF if end == "length" else None)
+
+
+LIKELY = {"logprobs": {"content": [{"token": "a", "logprob": -1.0}]}}
 
 
 class WithoutEnd(ScriptedChat):
