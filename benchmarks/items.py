@@ -55,7 +55,7 @@ from guardrail.judges.json_value import read_json
 from guardrail.judges.words import asked_words, read
 from guardrail.outcome import Feasible
 from guardrail.sampling.calls import SAMPLE_INDEX
-from guardrail.sampling.replies import part_of_an_answer
+from guardrail.sampling.replies.read import part_of_an_answer
 from guardrail.types import Missing, Sample, SampleSet, ToolCall
 
 TINY = Path(__file__).resolve().parent.parent / "examples" / "tiny_model"

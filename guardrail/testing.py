@@ -23,7 +23,7 @@ from .items.spec import ItemScores, ItemsSpec
 from .outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 from .prompting import ONE_QUESTION, PromptWrapping, question_text
 from .sampling.calls import SAMPLE_INDEX
-from .sampling.replies import end_of
+from .sampling.replies.ends import end_of
 from .specs import identify
 from .types import Bindings
 from .uncertainty import Estimator, make_estimator, plan_for

@@ -28,7 +28,7 @@ from guardrail.guard.abstention import worded
 from guardrail.guard.chat_model import Guardrail
 from guardrail.guard.messages import accepted_answer, candidate_message, with_verdict
 from guardrail.sampling.effects import Effect, Steps, arun, run
-from guardrail.sampling.replies import refuse_unstorable
+from guardrail.sampling.replies.read import refuse_unstorable
 from guardrail.types import Unmeasured
 from guardrail.verdict import Reason, Verdict
 

@@ -29,7 +29,7 @@ from guardrail import Guardrail
 from guardrail.errors import GuardrailError, UnreadableReplyError, UsageError
 from guardrail.guard.comparability import unlike_calls
 from guardrail.guard.observers import chosen
-from guardrail.sampling.replies import read_reply
+from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import refuse_majority
 from guardrail.types import Sample
 from guardrail.verdict import Reason, Verdict

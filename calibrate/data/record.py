@@ -15,7 +15,7 @@ from guardrail.items.spec import ITEMS
 from guardrail.outcome import EVERY_QUESTION, Scope
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
-from guardrail.sampling.replies import is_cut
+from guardrail.sampling.replies.ends import is_cut
 from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.types import Frozen, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import EstimatorSpec

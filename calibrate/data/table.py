@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from guardrail.items.spec import ITEMS, mean_uncertainty
 from guardrail.judges.json_value import read_json
 from guardrail.plain_json import canonical_json
-from guardrail.sampling.replies import is_cut
+from guardrail.sampling.replies.ends import is_cut
 
 from .item_columns import ItemColumns, lists_of
 from .questions import Question, asked_of, fingerprint

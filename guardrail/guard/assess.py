@@ -29,7 +29,7 @@ from ..sampling.calls import in_sample
 from ..sampling.draws import NOTHING, Draw, Draws
 from ..sampling.effects import Steps, computation
 from ..sampling.native import is_native
-from ..sampling.replies import only_offered
+from ..sampling.replies.read import only_offered
 from ..sampling.sampler import Sampler, joined
 from ..types import Cost, Frozen, Note, NoteKind, Reason, Sample, SampleSet, Uncertainty, Unmeasured
 from ..verdict import Verdict

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage
 
 from ..bindings import bindings_for
 from ..sampling.call_settings import PLANNED, SHAPING
-from ..sampling.replies import end_of, is_whole
+from ..sampling.replies.ends import end_of, is_whole
 from ..types import Bindings, SamplingPlan
 
 _NEUTRAL = {

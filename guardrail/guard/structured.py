@@ -20,7 +20,7 @@ from ..bindings import bindings_for, check_bindings, json_format
 from ..errors import ArtifactMismatchError, UsageError
 from ..sampling.call_settings import TRANSPORT
 from ..sampling.effects import Effect, Steps, arun, run
-from ..sampling.replies import end_of, is_whole
+from ..sampling.replies.ends import end_of, is_whole
 from ..types import Bindings, SamplingPlan
 from ..verdict import AbstainedError
 from .abstention import Form

@@ -13,7 +13,7 @@ from ..bindings import native_settings
 from ..errors import UsageError
 from ..types import SampleSet, SamplingPlan
 from .native import request_seed
-from .replies import only_ended, only_offered, only_readable
+from .replies.read import only_ended, only_offered, only_readable
 
 TRANSIENT = frozenset({408, 409, 429})
 

@@ -26,7 +26,8 @@ from .callbacks import drop_streaming_handlers, without_tokens
 from .draws import Draw
 from .effects import Effect, Steps, arun, run
 from .limits import DEFAULT_CONCURRENCY, adopt_limits, current_limits, limits_for_threads, take_slot
-from .replies import cause_of, read_reply
+from .replies.failures import cause_of
+from .replies.read import read_reply
 
 SAMPLE_INDEX = "guardrail_sample"
 """Run metadata key that numbers a call: -1 for the primary answer, 0 ... n - 1 for the samples."""

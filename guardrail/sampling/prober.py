@@ -41,7 +41,9 @@ from .probe import (
     wants_alone,
     wants_probe,
 )
-from .replies import cause_of, is_cut, read_reply
+from .replies.ends import is_cut
+from .replies.failures import cause_of
+from .replies.read import read_reply
 
 TRUSTED = "guardrail_trusted"
 """Class attribute of models that sample honestly by construction, and of fakes: they are not probed."""

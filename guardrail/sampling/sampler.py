@@ -31,7 +31,8 @@ from .follow_ups import NO_SCORERS, Scoring, ask_follow_ups
 from .limits import bounded
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
-from .replies import failed_calls, only_ended, only_offered, only_readable, refused_samples
+from .replies.failures import failed_calls, refused_samples
+from .replies.read import only_ended, only_offered, only_readable
 
 
 def refuse_majority(plan: SamplingPlan, purpose: str) -> None:

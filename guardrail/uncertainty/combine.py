@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..errors import ArtifactMismatchError, UsageError
 from ..files import problem_of
-from ..sampling.replies import refused_samples
+from ..sampling.replies.failures import refused_samples
 from ..specs import EstimatorSpec
 from ..types import Frozen, Missing, SampleSet, SamplingPlan, Uncertainty, Unit, Unmeasured
 from .base import Estimator, Evidence, Needs, Stages

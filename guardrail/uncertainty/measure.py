@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from ..judges.base import Comparer
-from ..sampling.replies import part_of_an_answer
+from ..sampling.replies.read import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence
 from .combine import combined, seen_by

@@ -35,7 +35,7 @@ from ..sampling.effects import Effect, Steps
 from ..sampling.follow_ups import SCORE, FollowUp
 from ..sampling.limits import adopt_limits, current_limits, limits_for_threads, take_slot
 from ..sampling.models import import_named
-from ..sampling.replies import transport_cause
+from ..sampling.replies.failures import transport_cause
 from ..specs import EstimatorSpec
 from ..types import Cost, Missing, Sample, SampleSet, Unit, Unmeasured
 from .base import Estimator, Evidence, Needs

@@ -30,7 +30,7 @@ from guardrail.judges import ToolCallJudge
 from guardrail.sampling.call_settings import PLANNED, TRANSPORT
 from guardrail.sampling.effects import Steps
 from guardrail.sampling.native import is_native
-from guardrail.sampling.replies import read_reply, refuse_unstorable
+from guardrail.sampling.replies.read import read_reply, refuse_unstorable
 from guardrail.types import Bindings, Note, NoteKind, Sample, SampleSet, Unmeasured
 from guardrail.verdict import Reason, Verdict
 

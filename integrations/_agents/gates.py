@@ -35,7 +35,7 @@ from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import Steps
 from guardrail.sampling.follow_ups import Scoring, scorer_of
 from guardrail.sampling.native import is_native
-from guardrail.sampling.replies import only_storable
+from guardrail.sampling.replies.read import only_storable
 from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SamplingPlan

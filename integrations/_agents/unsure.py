@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import UnreadableReplyError, UsageError
 from guardrail.sampling.effects import Effect, Steps, computation
-from guardrail.sampling.replies import read_reply
+from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import refuse_majority
 from guardrail.verdict import Verdict
 

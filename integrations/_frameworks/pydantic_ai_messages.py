@@ -24,7 +24,7 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.messages import total_usage
-from guardrail.sampling.replies import end_of, is_cut
+from guardrail.sampling.replies.ends import end_of, is_cut
 from guardrail.types import Bindings, Cost
 
 from .._agents.calls import ANSWER_TOOL, arguments_of

@@ -22,7 +22,8 @@ from guardrail.guard.record_lines import RecordLines
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.prompting import role_of, turns_of
 from guardrail.sampling.effects import run
-from guardrail.sampling.replies import end_of, read_reply
+from guardrail.sampling.replies.ends import end_of
+from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import Sampler, refuse_majority
 from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, Unmeasured

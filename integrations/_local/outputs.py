@@ -17,7 +17,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from guardrail.foreign_errors import describe_error
 from guardrail.prompting import question_text
 from guardrail.sampling.native import llm_output
-from guardrail.sampling.replies import cause_of
+from guardrail.sampling.replies.failures import cause_of
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
 from .decoding import Continuation

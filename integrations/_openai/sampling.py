@@ -18,7 +18,8 @@ from guardrail.prompting import question_text
 from guardrail.sampling.native import call_seed
 from guardrail.sampling.probe import ProbeCall, ProbeReply
 from guardrail.sampling.prober import reply_of
-from guardrail.sampling.replies import cause_of, failed_calls, read_reply, refused_samples
+from guardrail.sampling.replies.failures import cause_of, failed_calls, refused_samples
+from guardrail.sampling.replies.read import read_reply
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Unmeasured, is_logprob
 
 from .endpoint import RETRIED, Attempted, is_of_route, status_of

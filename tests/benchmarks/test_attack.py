@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.attack import ATTACKS, Attempts
-from guardrail.sampling import replies
+from guardrail.sampling.replies import read
 from integrations._gateway import answers
 
 
@@ -21,7 +21,7 @@ def test_a_share_of_each_attack_finds_nothing(name: str) -> None:
 
 def test_an_attack_finds_replies_that_are_taken_for_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole: Any = lambda reason, calls: None  # noqa: E731
-    monkeypatch.setattr(replies, "_end_fault", whole)
+    monkeypatch.setattr(read, "end_fault", whole)
     attempts: Attempts = asyncio.run(ATTACKS["replies"](0.1, 1))
     assert any("accepted without whole answers" in each for each in attempts.findings)
 

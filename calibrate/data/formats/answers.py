@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from guardrail.sampling.replies import is_refusal, stated
+from guardrail.sampling.replies.ends import is_refusal, stated
 from guardrail.types import LEAST_LOGPROB, Sample, ToolCall, is_logprob
 
 from ..row import RawRow, is_missing, is_plain, read_list

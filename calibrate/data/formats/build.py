@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from guardrail.judges import majority
 from guardrail.plain_json import has_visible
-from guardrail.sampling.replies import is_cut, only_readable
+from guardrail.sampling.replies.ends import is_cut
+from guardrail.sampling.replies.read import only_readable
 from guardrail.types import LEAST_LOGPROB, Missing, OptionScores, Sample, SampleSet, Uncertainty, Unmeasured
 
 from ..questions import Question, content_id, reference_label

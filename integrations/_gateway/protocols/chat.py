@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_core.messages import convert_to_openai_messages
 
-from guardrail.sampling.replies import end_of, is_refusal, is_whole
+from guardrail.sampling.replies.ends import end_of, is_refusal, is_whole
 
 from ..answers import GuardReply
 from .dialect import ChatRequest, Dialect

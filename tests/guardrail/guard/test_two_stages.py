@@ -15,7 +15,7 @@ from pydantic import Field
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import ExactJudge
-from guardrail.sampling.replies import read_reply
+from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured

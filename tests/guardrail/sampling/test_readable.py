@@ -15,7 +15,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from guardrail import Guardrail
 from guardrail.errors import UnreadableReplyError
 from guardrail.plain_json import DEEPEST, json_fault, spelled, text_fault
-from guardrail.sampling.replies import cause_of, only_ended, only_readable, only_storable, read_reply
+from guardrail.sampling.replies.failures import cause_of
+from guardrail.sampling.replies.read import only_ended, only_readable, only_storable, read_reply
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.verdict import Reason, Verdict

@@ -24,7 +24,7 @@ from pydantic import Field, PrivateAttr
 from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.sampling.calls import quiet_copy, side_by_side
 from guardrail.sampling.native import request_seed
-from guardrail.sampling.replies import read_reply
+from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured

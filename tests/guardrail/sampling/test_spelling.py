@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
-from guardrail.sampling.replies import read_reply
+from guardrail.sampling.replies.read import read_reply
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import make_estimator, measure
 

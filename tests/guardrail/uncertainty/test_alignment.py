@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
-from guardrail.sampling.replies import read_reply
+from guardrail.sampling.replies.read import read_reply
 from guardrail.types import Missing, Sample, Unmeasured
 from guardrail.uncertainty.alignment import characters, spans, words
 

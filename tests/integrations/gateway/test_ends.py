@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 
 from guardrail import Guardrail
 from guardrail.errors import UnreadableReplyError
-from guardrail.sampling.replies import read_reply
+from guardrail.sampling.replies.read import read_reply
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._gateway.answers import GuardReply
 from integrations._gateway.protocols.chat import completion

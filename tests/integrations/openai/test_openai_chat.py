@@ -23,7 +23,7 @@ from guardrail.errors import BrokenOffReplyError, GuardrailError
 from guardrail.sampling.models import resolve_model
 from guardrail.sampling.native import NativeSampler
 from guardrail.sampling.prober import known_report, probe, seeded, takes_seeds
-from guardrail.sampling.replies import read_reply
+from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import Sampler, draw
 from guardrail.specs import identify
 from guardrail.testing import ScriptedChat, make_artifact
