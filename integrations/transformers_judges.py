@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,9 +21,6 @@ from ._local.encoders import Encoder, Precision, load_encoder
 from ._local.loading import Tensor, torch
 
 __all__ = ["EmbeddingJudge", "EmbeddingSimilarity", "NliEntailment", "NliJudge", "NliSimilarity"]
-
-VERSION = 7
-"""Version of all judges here; `EmbeddingSimilarity` is one ahead."""
 
 # No judge here merges on entailment in one direction, on the absence of contradiction alone, or without the question.
 # "In Paris, under Henri IV" entails "in Paris" but not the other way round; "he died in May" and "he was a painter" do
@@ -46,6 +43,9 @@ class _Local:
         max_batch_tokens: Most positions of a forward pass; None chooses by device. Not part of the spec.
     """
 
+    NAME: ClassVar[str]
+    """Name in the spec."""
+    VERSION: ClassVar[int] = 7
     AUTO_CLASS: ClassVar[str]
     """Class of transformers that loads the model."""
 
@@ -68,9 +68,11 @@ class _Local:
         for name, value in loaded.items():
             object.__setattr__(self, name, value)
 
-    def _spec(self, name: str, *, version: int = VERSION, **params: float | bool) -> JudgeSpec:
-        shared = {"model": self.model, "revision": self.revision, "precision": self.precision}
-        return JudgeSpec(name=name, version=version, params={**shared, **params})
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version, and the fields by which two judges differ."""
+        params = {each.name: getattr(self, each.name) for each in fields(self) if each.compare}
+        return JudgeSpec(name=self.NAME, version=self.VERSION, params=params)
 
 
 # -- natural language inference, in any order of the labels ------------------------------------------------------------
@@ -132,7 +134,7 @@ def with_question(question: str, answer: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _NliBased(_Local):
-    AUTO_CLASS = "AutoModelForSequenceClassification"
+    NAME, AUTO_CLASS = "nli", "AutoModelForSequenceClassification"
     _order: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """Positions of entailment, neutral and contradiction among the logits; or of entailment and its absence."""
 
@@ -170,11 +172,6 @@ class NliJudge(_NliBased, Judge):
         UsageError: The model cannot be loaded, is another revision, or its labels are not those of NLI.
     """
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return self._spec("nli")
-
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Entailment both ways for pairs of several questions; None for a pair that could not be read."""
         ordered = [(question, min(a, b), max(a, b)) for question, a, b in items]
@@ -186,12 +183,9 @@ class NliJudge(_NliBased, Judge):
     def _entailed(self, items: Sequence[Item]) -> list[bool | None]:
         """Whether the first text entails the second; equal texts do, and the model does not see them."""
         differing = [item for item in items if item[1] != item[2]]
-        answers = iter(self._logits(differing))
-        verdicts: list[bool | None] = []
-        for item in items:
-            logits = next(answers) if item[1] != item[2] else None
-            verdicts.append(True if item[1] == item[2] else None if logits is None else entails(logits))
-        return verdicts
+        read = dict(zip(differing, self._logits(differing), strict=True))
+        verdicts = {item: None if logits is None else entails(logits) for item, logits in read.items()}
+        return [verdicts.get(item, True) for item in items]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,11 +198,6 @@ class NliEntailment(_NliBased, Entailment):
     Raises:
         UsageError: As for `NliJudge`.
     """
-
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return self._spec("nli")
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
         """Scores of each (question, premise, hypothesis), in order; None for a pair that could not be read."""
@@ -236,23 +225,21 @@ class NliSimilarity(_NliBased, Similarity):
             raise UsageError(f"temperature must be a finite number above 0, got {self.temperature}. The default is 1.")
         super().__post_init__()
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return self._spec("nli", temperature=self.temperature)
-
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """Mean probability of entailment for pairs of several questions, both directions in one pass."""
-        differing = [(question, min(a, b), max(a, b)) for question, a, b in items if a != b]
-        both = [*differing, *((question, b, a) for question, a, b in differing)]
-        logits = self._logits(both)
-        means = iter([self._mean(*two) for two in zip(logits[: len(differing)], logits[len(differing) :], strict=True)])
-        return [1.0 if a == b else next(means) for _, a, b in items]
+        # Sorted, so that the batches do not depend on the order of a pair.
+        ordered = [(question, min(a, b), max(a, b)) for question, a, b in items if a != b]
+        both = [*ordered, *((question, b, a) for question, a, b in ordered)]
+        read = dict(zip(both, self._logits(both), strict=True))
+        shares = {
+            item: None if logits is None else scores(logits, self.temperature).entailment
+            for item, logits in read.items()
+        }
 
-    def _mean(self, there: NDArray[np.float64] | None, back: NDArray[np.float64] | None) -> float | None:
-        if there is None or back is None:
-            return None
-        return (scores(there, self.temperature).entailment + scores(back, self.temperature).entailment) / 2
+        def mean(there: float | None, back: float | None) -> float | None:
+            return None if there is None or back is None else (there + back) / 2
+
+        return [1.0 if a == b else mean(shares[q, a, b], shares[q, b, a]) for q, a, b in items]
 
 
 # -- sentence embeddings, from folders in the format of sentence-transformers ------------------------------------------
@@ -292,7 +279,7 @@ def _pooling(config: dict[str, Any], model: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _EmbeddingBased(_Local):
-    AUTO_CLASS = "AutoModel"
+    NAME, AUTO_CLASS = "embedding", "AutoModel"
     _pooling: str = field(init=False, repr=False, compare=False)
     """"mean", "cls" or "max"."""
     _settings: dict[str, Any] = field(init=False, repr=False, compare=False)
@@ -359,11 +346,6 @@ class EmbeddingJudge(_EmbeddingBased, Judge):
             raise UsageError(f"threshold must be in (0, 1], got {self.threshold}. The default is 0.9.")
         super().__post_init__()
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return self._spec("embedding", threshold=self.threshold)
-
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Cosine behind the guards for pairs of several questions; None for a pair that could not be read.
 
@@ -371,10 +353,8 @@ class EmbeddingJudge(_EmbeddingBased, Judge):
         """
         differing = [item for item in items if item[1] != item[2] and agree(item[1], item[2])]
         cosines = dict(zip(differing, self._cosines(differing), strict=True))
-        return [item[1] == item[2] if item not in cosines else self._alike(cosines[item]) for item in items]
-
-    def _alike(self, cosine: float | None) -> bool | None:
-        return None if cosine is None else cosine >= self.threshold
+        verdicts = {item: None if cosine is None else cosine >= self.threshold for item, cosine in cosines.items()}
+        return [verdicts.get(item, item[1] == item[2]) for item in items]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,12 +372,9 @@ class EmbeddingSimilarity(_EmbeddingBased, Similarity):
         UsageError: As for `EmbeddingJudge`.
     """
 
-    guards: bool = False
+    VERSION = 8
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return self._spec("embedding", version=VERSION + 1, guards=self.guards)
+    guards: bool = False
 
     def identity(self, text: str) -> str:
         """The normalised text (`guardrail.judges.normalise`): answers with equal keys are one answer."""
@@ -405,17 +382,8 @@ class EmbeddingSimilarity(_EmbeddingBased, Similarity):
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """Cosine, at least 0, for pairs of several questions; None for a pair that could not be read."""
-        same = [self.identity(a) == self.identity(b) for _, a, b in items]
-        differing = [item for item, equal in zip(items, same, strict=True) if not equal and self._comparable(*item[1:])]
+        equal = {item: self.identity(item[1]) == self.identity(item[2]) for item in items}
+        differing = [item for item in items if not equal[item] and (not self.guards or agree(*item[1:]))]
         cosines = dict(zip(differing, self._cosines(differing), strict=True))
-        return [
-            _positive(cosines[item]) if item in cosines else float(equal)
-            for item, equal in zip(items, same, strict=True)
-        ]
-
-    def _comparable(self, a: str, b: str) -> bool:
-        return not self.guards or agree(a, b)
-
-
-def _positive(cosine: float | None) -> float | None:
-    return None if cosine is None else max(0.0, cosine)
+        similar = {item: None if cosine is None else max(0.0, cosine) for item, cosine in cosines.items()}
+        return [similar.get(item, float(equal[item])) for item in items]
