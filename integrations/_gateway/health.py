@@ -32,7 +32,6 @@ class _Cause:
 
     text: str = ""
     count: int = 0
-    unlogged: int = 0
     seen: float = -math.inf
     logged: float = -math.inf
     breaks: bool = False
@@ -64,11 +63,11 @@ class Health:
                 del self._causes[next(iter(self._causes))]
             cause = self._causes.setdefault((model, name), _Cause())
             cause.text, cause.seen, cause.breaks = text, now, breaks
-            cause.count, cause.unlogged = cause.count + 1, cause.unlogged + 1
+            cause.count += 1
             if now - cause.logged < again:
                 return
-            number, cause.logged, cause.unlogged, cause.announced = cause.unlogged, now, 0, True
-        log.warning("guardrail serve: %s: %s%s (%d times since the last line)", model or "gateway", text, at, number)
+            cause.logged, cause.announced = now, True
+        log.warning("guardrail serve: %s: %s%s (%d times)", model or "gateway", text, at, cause.count)
 
     def fail(self, model: str | None, name: str, text: str, *, at: str = "") -> None:
         """Report a cause for which questions get errors; if it lasts, the model is faulty."""

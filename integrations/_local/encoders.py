@@ -66,7 +66,7 @@ class Encoder:
         self,
         inputs: Sequence[Texts],
         read: Callable[[Any, Tensor], Tensor],
-        precision: Precision,
+        precision: str,
         limit: int | None = None,
     ) -> list[NDArray[np.float64] | None]:
         """One vector for each input, in order; equal inputs are read once.
@@ -77,7 +77,7 @@ class Encoder:
         Args:
             inputs: Single texts or pairs, all of one kind.
             read: From the model's output and the attention mask to a tensor (rows, size).
-            precision: Arithmetic.
+            precision: "float32" or "bfloat16".
             limit: Most tokens, if that is less than the model's limit.
 
         Returns:
@@ -85,14 +85,13 @@ class Encoder:
         """
         unique = list(dict.fromkeys(inputs))
         vectors: dict[Texts, NDArray[np.float64]] = {}
-        arithmetic = self.precision(precision)
         if not unique:
             return []
         with self.lock:
             encoded = self.tokenizer(*([list(column) for column in zip(*unique, strict=True)]), verbose=False)
             for rows in self._batches([len(ids) for ids in encoded["input_ids"]], limit):
                 batch = {name: [values[row] for row in rows] for name, values in encoded.items()}
-                for row, vector in zip(rows, self._forward(batch, read, arithmetic), strict=True):
+                for row, vector in zip(rows, self._forward(batch, read, precision), strict=True):
                     if np.isfinite(vector).all():
                         vectors[unique[row]] = vector
         return [vectors.get(texts) for texts in inputs]
