@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .base import CorrectnessRule, Label
 from .chat_judge import ChatLabelJudge
-from .registry import available_rules, default_rule, label_file, label_records, labelled_by, make_rule
+from .registry import available_rules, default_rule, label_file, label_records, make_rule
 from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls
 from .stated import Stated
 
@@ -30,6 +30,5 @@ __all__ = [
     "default_rule",
     "label_file",
     "label_records",
-    "labelled_by",
     "make_rule",
 ]

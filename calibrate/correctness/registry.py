@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from guardrail.errors import UsageError
@@ -15,7 +16,7 @@ from guardrail.types import Bindings
 from ..data.progress import Progress, silent
 from ..data.questions import Question
 from ..data.record import NO_REFERENCE
-from ..data.records import Record, RecordFile, RecordHeader
+from ..data.records import Record, RecordFile
 from ..data.table import AnswerKind, table_of
 from ..spec_syntax import parse_name
 from .base import CorrectnessRule, Label
@@ -95,17 +96,6 @@ def default_rule(records: Sequence[Record], bindings: Bindings | None = None) ->
     return ToolCalls() if offered and calls else Stated()
 
 
-def labelled_by(header: RecordHeader, rule: CorrectnessRule) -> RecordHeader:
-    """The header of records that a rule labels.
-
-    Raises:
-        UsageError: The rule compares arguments that the tools of the records do not have.
-    """
-    if isinstance(rule, ToolCalls):
-        rule.check(header.plan.bindings)
-    return header.model_copy(update={"correctness": rule.spec})
-
-
 def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Progress = silent) -> list[Record]:
     """Label every record that has an answer and a reference; the others get ``correct=None`` and say why.
 
@@ -126,19 +116,17 @@ def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Pr
     return [_labelled(record, labels) for record in records]
 
 
-def label_file(
-    file: RecordFile, rule: CorrectnessRule, progress: Progress = silent, first: int | None = None
-) -> RecordFile:
-    """`label_records` and the rule in the header; of the ``first`` records alone, where the others lose their label.
+def label_file(file: RecordFile, rule: CorrectnessRule, progress: Progress = silent) -> RecordFile:
+    """`label_records`, and the rule in the header.
 
     Raises:
         UsageError: As `label_records`, or the rule compares arguments that the tools of the records do not have.
         GuardrailError: A judge failed on everything.
     """
-    header, labelled = labelled_by(file.header, rule), label_records(file.records[:first], rule, progress)
-    rest = [] if first is None else file.records[first:]
-    bare = [record.model_copy(update={"correct": None, "label_detail": ""}) for record in rest]
-    return RecordFile(file.path, header, (*labelled, *bare), file.torn)
+    if isinstance(rule, ToolCalls):
+        rule.check(file.header.plan.bindings)
+    header = file.header.model_copy(update={"correctness": rule.spec})
+    return replace(file, header=header, records=table_of(label_records(file.records, rule, progress)))
 
 
 def _text(record: Record, rule: CorrectnessRule) -> str:
@@ -194,12 +182,15 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
     rule_class = RULES.get(rule)  # None for labels that people gave
     of_words = rule_class is not None and rule_class.compares_words
     of_texts = rule_class is not None and not rule_class.reads_tool_calls
+    blind = (
+        f"The answers are {kind}, and {{}} compares words, field names included: two that differ in the one value that "
+        "matters may count as the same."
+    )
     advice = []
     if kind == "JSON objects" and (of_words or (none_right and of_texts)):
-        advice.append(f"{_compares_words(kind, 'rule', rule)} {_use(kind)}")
+        advice.append(f"{blind.format(f'rule {rule}')} {_use(kind)}")
     if kind == "JSON objects" and judge in JUDGES and JUDGES[judge].compares_words:
-        better = "Score with judge json: --score semantic_entropy:json."
-        advice.append(f"{_compares_words(kind, 'judge', str(judge))} {better}")
+        advice.append(f"{blind.format(f'judge {judge}')} Score with judge json: --score semantic_entropy:json.")
     if kind == "tool calls" and of_texts:
         advice.append(f"The answers are tool calls, and rule {rule} reads texts, of which there are none. {_use(kind)}")
     if none_right and rule_class is not None and not of_texts:
@@ -207,13 +198,6 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
         way = "References must be JSON of the same form: compare some with the answers." if fits else _use(kind)
         advice.append(f"No answer is right by rule {rule}, and most of them are {kind}. {way}")
     return advice
-
-
-def _compares_words(kind: AnswerKind, role: str, name: str) -> str:
-    return (
-        f"The answers are {kind}, and {role} {name} compares words, field names included: two that differ in the one "
-        "value that matters may count as the same."
-    )
 
 
 def _use(kind: AnswerKind) -> str:

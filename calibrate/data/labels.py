@@ -118,28 +118,22 @@ def _labelled(record: Record, labels: GivenLabels, key: tuple[str, str | None] |
     return record.model_copy(update={"correct": correct, "label_detail": detail})
 
 
-def contradictions(records: Sequence[Record]) -> tuple[tuple[Record, Record] | None, int]:
-    """Pairs of records that label one answer to one question both ways: the first pair in file order, and their number.
+def refuse_contradictions(records: Sequence[Record]) -> None:
+    """Refuse records that label one answer to one question both ways.
 
     Questions are the same if their text, options and offered tools are; answers are if their text (surrounding white
     space apart) and tool calls are, even with different references, as where a data set holds a question twice with two
-    golds. Records that were imported without answers are compared by their question alone. Each record is in one pair
-    at most, with the first record of the other label.
+    golds. Records that were imported without answers are compared by their question alone.
+
+    Raises:
+        UsageError: Naming both records of the first pair in file order, and the number of pairs: each record is in one
+            at most, with the first record of the other label.
     """
     table = table_of(records)
     places, n = table.both_ways()
     pairs = ((table[earlier], table[later]) for earlier, later in places.tolist())
     # Places are found by short hashes, so the records themselves have the last word.
-    return next((pair for pair in pairs if len(set(map(_asked_and_answered, pair))) == 1), None), n
-
-
-def refuse_contradictions(records: Sequence[Record]) -> None:
-    """Stop where `contradictions` finds a pair.
-
-    Raises:
-        UsageError: Naming both records of the first pair and the number of pairs.
-    """
-    pair, n = contradictions(records)
+    pair = next((pair for pair in pairs if len(set(map(_asked_and_answered, pair))) == 1), None)
     if pair is None:
         return
     right, wrong = sorted(pair, key=lambda record: not record.correct)

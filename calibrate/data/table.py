@@ -272,7 +272,7 @@ class RecordTable(Sequence[Record]):
         return None
 
     def both_ways(self) -> tuple[Places, int]:
-        """Pairs of records with one question and answer and different labels: `calibrate.data.labels.contradictions`.
+        """Pairs of records with one question and answer and different labels (`calibrate.data.labels`).
 
         Returns:
             Positions of up to a thousand pairs by the later record, shape (pairs, 2), and the number of all.
@@ -371,7 +371,7 @@ def _kind(row: Any) -> int:
 
 
 def _answered(row: Any) -> str:
-    """One text for equal answers, as `calibrate.data.labels.contradictions` compares them."""
+    """One text for equal answers, as `calibrate.data.labels.refuse_contradictions` compares them."""
     primary = None if row.drawn is None else row.drawn.primary
     if primary is None:
         return ""

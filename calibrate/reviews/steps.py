@@ -22,7 +22,7 @@ from guardrail.types import ToolCall, canonical_calls
 from guardrail.uncertainty import Estimator
 
 from ..agent_steps import ANSWER
-from ..correctness import CorrectnessRule, label_records, labelled_by
+from ..correctness import CorrectnessRule, label_file
 from ..data.labels import stricter
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.table import table_of
@@ -160,19 +160,19 @@ def labelled(
             "wrote."
         )
     records = [drawn[step.id].model_copy(update=_said(step, rule)) for step in used]
+    part = replace(file, header=part_header(file.header, records), records=table_of(records))
     if rule is None:
         spec = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews"})
-        header = file.header.model_copy(update={"correctness": spec})
+        part = replace(part, header=part.header.model_copy(update={"correctness": spec}))
     else:
-        header, records = labelled_by(file.header, rule), label_records(records, rule)
+        part = label_file(part, rule)
     nobody = {"correct": None, "label_detail": NOBODY}
     records = [
         record.model_copy(update=nobody) if step.correct is None else record
-        for record, step in zip(records, used, strict=True)
+        for record, step in zip(part.records, used, strict=True)
     ]
     records, n_both_ways = stricter(records)
-    part = replace(file, header=part_header(header, records), records=table_of(records))
-    return score_records(part, [estimator]), n_both_ways
+    return score_records(replace(part, records=table_of(records)), [estimator]), n_both_ways
 
 
 def _said(step: ReviewedStep, rule: CorrectnessRule | None) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from guardrail.sampling.models import resolve_model
 
 from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, make_rule
 from ...correctness.registry import structured_advice
-from ...data.labels import contradictions
 from ...data.records import GIVEN, RecordFile
 from ...evaluation.label_checks import Merged, labelled_answers, missed, missed_text
 from ...report.facts import describe_spec
@@ -89,13 +88,6 @@ def print_labels(file: RecordFile) -> None:
             way_out = "the file of labels has a label for them."
         print_line(
             f"{sum(undecided)} of {len(undecided)} answers are undecided and count as wrong until {way_out}", "yellow"
-        )
-    pair, n_pairs = contradictions(file.records)
-    if pair is not None:
-        first, second = pair
-        print_line(
-            f"  {n_pairs} questions are labelled both ways, e.g. {first.id!r} and {second.id!r}: `fit` will stop.",
-            "yellow",
         )
 
 

@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,6 @@ from calibrate.correctness.chat_judge import judge_messages
 from calibrate.data.labels import (
     LabelSession,
     apply_labels,
-    contradictions,
     open_session,
     queue_of,
     read_labels,
@@ -359,36 +359,36 @@ def test_ctrl_c_and_ctrl_d_stop_and_set_the_terminal_back(
 
 
 @pytest.mark.parametrize(
-    ("second", "pairs"),
+    ("second", "is_refused"),
     [
-        ({"correct": False}, 1),
-        ({"correct": True}, 0),
-        ({"correct": None}, 0),
-        ({"correct": False, "answer": "Lyon"}, 0),
-        ({"correct": False, "question": "another?"}, 0),
+        ({"correct": False}, True),
+        ({"correct": True}, False),
+        ({"correct": None}, False),
+        ({"correct": False, "answer": "Lyon"}, False),
+        ({"correct": False, "question": "another?"}, False),
     ],
 )
-def test_one_answer_to_one_question_cannot_be_right_and_wrong(second: dict[str, object], pairs: int) -> None:
+def test_one_answer_to_one_question_cannot_be_right_and_wrong(second: dict[str, object], is_refused: bool) -> None:
     both = [
         record("a", "Paris", question="capital?", correct=True),
         record("b", **{"answer": " Paris ", "question": "capital? ", **second}),  # type: ignore[arg-type]
     ]
-    assert contradictions(both)[1] == pairs
-    assert contradictions(list(reversed(both)))[1] == pairs
+    for given in (both, both[::-1]):
+        with pytest.raises(UsageError, match="records 'a' and 'b'") if is_refused else nullcontext():
+            refuse_contradictions(given)
 
 
 def test_options_and_tool_calls_tell_questions_and_answers_apart() -> None:
     a, b = record("a", "A", question="q?", correct=True), record("b", "A", question="q?", correct=False)
     options = [{"A": "x", "B": "y"}, {"A": "y", "B": "x"}]
-    none = (None, 0)
-    apart = [a.model_copy(update={"options": options[0]}), b.model_copy(update={"options": options[1]})]
-    assert contradictions(apart) == none
+    refuse_contradictions([a.model_copy(update={"options": options[0]}), b.model_copy(update={"options": options[1]})])
     calls = [
         SampleSet(question="q?", primary=Sample(text="A", tool_calls=(ToolCall(name="f", arguments={"x": x}),)))
         for x in (1, 2)
     ]
-    assert contradictions([a.model_copy(update={"drawn": calls[0]}), b.model_copy(update={"drawn": calls[1]})]) == none
-    assert contradictions([a.model_copy(update={"drawn": None}), b.model_copy(update={"drawn": None})])[1] == 1
+    refuse_contradictions([a.model_copy(update={"drawn": calls[0]}), b.model_copy(update={"drawn": calls[1]})])
+    with pytest.raises(UsageError, match="the same question 'q"):
+        refuse_contradictions([a.model_copy(update={"drawn": None}), b.model_copy(update={"drawn": None})])
 
 
 def test_contradictions_stop_the_fit(labelled: RecordFile) -> None:

@@ -15,7 +15,6 @@ import pytest
 from benchmarks.published import import_published
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.formats.read import Imported
-from calibrate.data.labels import contradictions
 from calibrate.data.questions import Question
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.compute import score_records
@@ -128,9 +127,6 @@ def test_missing_confidences_are_unmeasured_not_certain() -> None:
 def test_a_question_that_people_labelled_both_ways_stops_the_fit() -> None:
     """One question of the file has two golds, and GPT-4's one answer is right by one and wrong by the other."""
     file = load("nq-human-labels.jsonl", "gpt4").file
-    pair, n_pairs = contradictions(file.records)
-    assert pair is not None
-    assert ([record.id for record in pair], n_pairs) == (["nq-2671", "nq-2705"], 1)
     scored = score_records(file, [parse_estimator("self_consistency:exact")])
     with pytest.raises(
         UsageError, match=r"records 'nq-2705' and 'nq-2671' have the same question .*remove one of the two"
