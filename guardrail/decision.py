@@ -116,7 +116,7 @@ def by_first_call(
     settled = {}
     for gate in gates:
         bound = _first_call(drawn, gate)
-        if bound is None or (accept_only and not _is_accepted(bound, gate)):
+        if bound is None or (accept_only and _reason(bound, gate.artifact) is not Reason.WITHIN_THRESHOLD):
             return None
         settled[gate.artifact.digest] = bound
     return settled
@@ -141,10 +141,6 @@ def _first_call(drawn: SampleSet, gate: Gate) -> Uncertainty | None:
         is_bound=True,
         first=cheap.value,
     )
-
-
-def _is_accepted(bound: Uncertainty, gate: Gate) -> bool:
-    return _reason(bound, gate.artifact) is Reason.WITHIN_THRESHOLD
 
 
 def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, Clusters | None]:

@@ -81,14 +81,22 @@ def reply_facts(error: Exception) -> list[str]:
     Read from the attributes of the clients of OpenAI, Anthropic, Google, Ollama, httpx and botocore.
     """
     response, body = getattr(error, "response", None), getattr(error, "body", None)
-    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
     code, kind = getattr(error, "code", None), getattr(error, "type", None)
     if isinstance(response, dict):  # botocore
-        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         code = response.get("Error", {}).get("Code")
     if isinstance(body, dict):
         inner = body["error"] if isinstance(body.get("error"), dict) else body
         code, kind = code or inner.get("code"), kind or inner.get("type")
-    facts = {"HTTP status": status, "code": code, "type": kind}
+    facts = {"HTTP status": http_status(error), "code": code, "type": kind}
     shown = [f"{name} {value}" for name, value in facts.items() if value and _WORD.fullmatch(str(value))]
     return shown or ["a reply of the server"] * (response is not None or body is not None)
+
+
+def http_status(error: Exception) -> int | None:
+    """HTTP status of an error, from the places in which SDKs store it; None if it has no status."""
+    reply = getattr(error, "response", None)
+    inner = reply.get("ResponseMetadata") if isinstance(reply, dict) else None  # botocore
+    places = (error, "status_code"), (error, "code"), (reply, "status_code"), (inner, "HTTPStatusCode")
+    values = [at.get(name) if isinstance(at, dict) else getattr(at, name, None) for at, name in places]
+    # Some SDKs keep codes of their own in `code`; only an HTTP status says who is at fault.
+    return next((int(value) for value in values if isinstance(value, int) and 100 <= value < 600), None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-from ..types import Cost, Sample
+from ..types import Cost, Sample, ToolCall
 from ..verdict import Verdict
 
 HANDOFF = "guardrail_handoff"
@@ -25,18 +27,22 @@ def accepted_answer(verdict: Verdict, model: str) -> AIMessage:
 
 
 def candidate_message(candidate: Sample, model: str) -> AIMessage:
-    """A candidate as a message: its text and its tool calls under new ids, so that no two turns share one.
+    """A candidate as a message: its text and its tool calls.
 
     Args:
         candidate: What the model said.
         model: Name of the model.
     """
-    calls = [
-        {"name": call.name, "args": call.arguments, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"}
-        for call in candidate.tool_calls
-    ]
     metadata = {"finish_reason": candidate.finish_reason, "model_name": model}
-    return AIMessage(content=candidate.text, tool_calls=calls, response_metadata=metadata)
+    return AIMessage(content=candidate.text, tool_calls=tool_calls_of(candidate.tool_calls), response_metadata=metadata)
+
+
+def tool_calls_of(calls: Iterable[ToolCall]) -> list[Any]:
+    """Calls as LangChain writes them, under new ids, so that no two turns share one."""
+    return [
+        {"name": call.name, "args": call.arguments, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"}
+        for call in calls
+    ]
 
 
 def chat_result(message: AIMessage, verdict: Verdict) -> ChatResult:

@@ -18,6 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from ..bindings import schemas_of
 from ..errors import UsageError
 from ..guard.abstention import Abstention
+from ..guard.messages import tool_calls_of
 from ..guard.observers import chosen
 from ..prompting import copies_of, plain_turns, question_text
 from ..sampling.effects import Effect, Steps, computation, run
@@ -292,15 +293,13 @@ def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
     outcome = None if decision is None else decision.outcome(item.content)
     if outcome is None or decision is None:
         return None
-    calls = [
-        {"name": call.name, "args": call.arguments, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"}
-        for call in outcome.tool_calls
-    ]
     review: dict[str, Any] = {"ticket": item.id, "action": decision.action}
     if decision.items:
         named = {each.path: each.shown_path for each in item.content.items}
         review["held_back"] = [named[item.path] for item in decision.items if item.action == "reject"]
-    return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": review})
+    return AIMessage(
+        content=outcome.text, tool_calls=tool_calls_of(outcome.tool_calls), response_metadata={"review": review}
+    )
 
 
 def _json(metadata: dict[str, Any] | None) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
-from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -21,11 +20,11 @@ from guardrail.artifact import RouterArtifact
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTAINED, worded
 from guardrail.guard.assess import Assessment
-from guardrail.guard.messages import candidate_message, with_verdict
+from guardrail.guard.messages import candidate_message, tool_calls_of, with_verdict
 from guardrail.guard.structured import form_of
 from guardrail.sampling.effects import arun
 from guardrail.specs import identify
-from guardrail.types import Bindings, Sample
+from guardrail.types import Bindings, Sample, ToolCall
 from guardrail.verdict import AbstainedError, Verdict
 
 from .artifact_set import ArtifactSet
@@ -272,18 +271,15 @@ def _held(
     """The held-back calls, and a call that stands for a held-back answer; None if one of them cannot wait."""
     candidate = assessment.drawn.primary
     proposed = () if candidate is None else candidate.tool_calls
-    calls = [(call.name, call.arguments) for call in proposed if call.name not in answers]
-    if any(name not in holdable for name, _ in calls):
+    calls = [call for call in proposed if call.name not in answers]
+    if any(call.name not in holdable for call in calls):
         return None
     if len(calls) < len(proposed) or not proposed:
         if not waits:
             return None
-        calls.append((ANSWER_TOOL, {"conversation": conversation_digest(messages)}))
-    tool_calls: list[Any] = [
-        {"name": name, "args": args, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"} for name, args in calls
-    ]
+        calls.append(ToolCall(name=ANSWER_TOOL, arguments={"conversation": conversation_digest(messages)}))
     # The text beside the calls stays out: a person decides about the calls only.
-    held = AIMessage(content="", tool_calls=tool_calls, response_metadata={"finish_reason": "tool_calls"})
+    held = AIMessage(content="", tool_calls=tool_calls_of(calls), response_metadata={"finish_reason": "tool_calls"})
     return held if assessment.verdict is None else with_verdict(held, assessment.verdict)
 
 

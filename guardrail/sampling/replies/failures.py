@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from json import JSONDecodeError
 
 from ...errors import BrokenOffReplyError, PromptTooLongError
-from ...foreign_errors import READING
+from ...foreign_errors import READING, http_status
 from ...types import Sample, Unmeasured
 
 _PASSING = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
@@ -37,7 +37,7 @@ def cause_of(error: Exception) -> Unmeasured:
         return Unmeasured.REJECTED
     if isinstance(error, BrokenOffReplyError):
         return Unmeasured.MODEL_FAILED
-    status = _status(error)
+    status = http_status(error)
     if status in _MISCONFIGURED or (status is None and _finds_no_server(error)):
         return Unmeasured.MISCONFIGURED
     if status is not None and not 200 <= status < 300:
@@ -60,7 +60,7 @@ def transport_cause(error: Exception) -> Unmeasured | None:
         isinstance(cause, OSError) or _TRANSPORT_ERRORS & {kind.__name__ for kind in type(cause).__mro__}
         for cause in _causes(error)
     )
-    cause = cause_of(error) if transport or _status(error) is not None else None
+    cause = cause_of(error) if transport or http_status(error) is not None else None
     return None if cause is None or cause.depends_on_question else cause
 
 
@@ -78,16 +78,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _finds_no_server(error: BaseException) -> bool:
     """Whether no server answers: the host is unknown or refuses connections. SDKs wrap these errors in their own."""
     return any(isinstance(cause, ConnectionRefusedError | socket.gaierror) for cause in _causes(error))
-
-
-def _status(error: Exception) -> int | None:
-    """HTTP status of an error, from the places in which SDKs store it; None if it has no status."""
-    reply = getattr(error, "response", None)
-    inner = reply.get("ResponseMetadata") if isinstance(reply, dict) else None  # botocore
-    places = (error, "status_code"), (error, "code"), (reply, "status_code"), (inner, "HTTPStatusCode")
-    values = [at.get(name) if isinstance(at, dict) else getattr(at, name, None) for at, name in places]
-    # Some SDKs keep codes of their own in `code`; only an HTTP status says who is at fault.
-    return next((int(value) for value in values if isinstance(value, int) and 100 <= value < 600), None)
 
 
 def failed_calls(

@@ -110,44 +110,6 @@ def test_a_changed_copy_is_checked_too() -> None:
 # -- streams show nothing before the verdict, and no sample ever
 
 
-def test_events_v2_and_v3_show_no_sample() -> None:
-    async def v2(question: str) -> list[Any]:
-        return [event async for event in CHAIN.astream_events({"question": question}, version="v2")]
-
-    events = asyncio.run(v2(UNSURE))
-    model_events = [event["event"] for event in events if "chat_model" in event["event"]]
-    assert model_events == ["on_chat_model_start", "on_chat_model_end"]  # the guard's own, and no sample's
-    assert not leaks(events)
-
-    async def v3(question: str) -> list[Any]:
-        stream: Any = GUARD.astream_events(question, version="v3")
-        stream = await stream if asyncio.iscoroutine(stream) else stream
-        return [event async for event in stream]
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # v3 is a beta
-        streamed = asyncio.run(v3(UNSURE))
-        accepted = asyncio.run(v3(SURE))
-    assert streamed
-    assert not leaks(streamed)
-    assert "Paris" in str(accepted)
-
-
-def test_a_graphs_message_stream_shows_the_guards_message_once() -> None:
-    graph = pytest.importorskip("langgraph.graph")
-
-    def ask(state: Any) -> Any:
-        return {"messages": [GUARD.invoke(state["messages"])]}
-
-    built = graph.StateGraph(graph.MessagesState).add_node("ask", ask).add_edge(graph.START, "ask").compile()
-    for question, content in ((SURE, "Paris"), (UNSURE, TEXT)):
-        shown = [
-            chunk.content for chunk, _ in built.stream({"messages": [("human", question)]}, stream_mode="messages")
-        ]
-        assert shown == [content]
-        assert not leaks(shown)
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("passed", [False, True])
 def test_assessing_in_a_graph_shows_no_sample(asynchronous: bool, passed: bool) -> None:
