@@ -114,7 +114,7 @@ from calibrate.data.records import open_writer, read_records
 from guardrail.artifact import CalibrationArtifact
 golden, copy = Path(sys.argv[1]), Path(sys.argv[2])
 stored = read_records(golden / "records.jsonl")
-with open_writer(copy, stored.header) as (writer, _):
+with open_writer(copy, stored.header) as (append, _):
     writer.append(stored.records)
 assert read_records(copy).records == stored.records
 CalibrationArtifact.load(golden / "artifact.json").save(copy.with_suffix(".json"))

@@ -139,7 +139,7 @@ def collect_records(
             report = _probed(model, plan)
         header = header.model_copy(update={"probe": report})
     pace = Pace.of(model, max_concurrency, notice)
-    with open_writer(path, header, drop_failed=True) as (writer, existing):
+    with open_writer(path, header) as (append, existing):
         done = {record.id for record in existing.records}
         left = replace(drawing, questions=[question for question in questions if question.id not in done])
         tally = _CollectTally(len(questions), existing.records, progress, notice)
@@ -147,7 +147,7 @@ def collect_records(
             pace.forecast(header.probe, len(left.questions) * plan.calls)
 
         def save(records: Sequence[Record]) -> None:
-            writer.append(tally.admit(records))
+            append(tally.admit(records))
             tally.refuse_hopeless()
 
         if batches is not None:

@@ -496,34 +496,21 @@ def spans_of(path: Path, start: int, size: int) -> list[tuple[int, int]]:
     return spans
 
 
-class RecordWriter:
-    """Appends records; each call is on disk when it returns. Made by `open_writer`."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-
-    def append(self, records: Sequence[Record]) -> None:
-        """Append records and flush them to disk."""
-        self._stream.write(b"".join(record_line(record) for record in records))
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-
-
 @contextmanager
 def open_writer(
-    path: str | Path, header: RecordHeader, *, drop_failed: bool = False
-) -> Iterator[tuple[RecordWriter, RecordFile]]:
+    path: str | Path, header: RecordHeader
+) -> Iterator[tuple[Callable[[Sequence[Record]], None], RecordFile]]:
     """Open a record file for appending, creating it or resuming it, under an exclusive lock.
 
-    A torn last line is removed. Resuming needs the same model, plan, prompt and questions.
+    A torn last line is removed, and so are records whose drawing failed for a cause that does not depend on the
+    question, so that they are drawn again. Resuming needs the same model, plan, prompt and questions.
 
     Args:
         path: The record file.
         header: The header of a fresh file; what a file that exists is compared with.
-        drop_failed: Remove records whose drawing failed, so that they are drawn again.
 
     Yields:
-        The writer, and what is already in the file.
+        A function that appends records, which are on disk when it returns; and what is already in the file.
 
     Raises:
         UsageError: Another process is writing the file, or the file is of another collection (both sides are named).
@@ -534,12 +521,11 @@ def open_writer(
         if not path.exists() or path.stat().st_size == 0:
             _replace(path, header, ())
         existing, good = _scan(path)
-        there, kept = existing.header, list(existing.records)
+        there = existing.header
         if there.prompt.wraps_like(header.prompt):  # another declaration about slots and turns changes no answer
             there = there.model_copy(update={"prompt": header.prompt})
         refuse_other_collection(path, there, header)
-        if drop_failed:
-            kept = [record for record in kept if not record.may_be_drawn_again]
+        kept = [record for record in existing.records if not record.may_be_drawn_again]
         if there != existing.header or len(kept) < len(existing.records):
             existing = RecordFile(path, there, kept)
             _replace(path, there, kept)
@@ -549,7 +535,13 @@ def open_writer(
             stream.seek(good - 1)
             if stream.read() != b"\n":
                 stream.write(b"\n")
-            yield RecordWriter(stream), existing
+
+            def append(records: Sequence[Record]) -> None:
+                stream.write(b"".join(map(record_line, records)))
+                stream.flush()
+                os.fsync(stream.fileno())
+
+            yield append, existing
 
 
 def _scan(path: Path) -> tuple[RecordFile, int]:

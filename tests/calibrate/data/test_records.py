@@ -88,9 +88,9 @@ def test_a_tear_anywhere_in_the_last_line_is_survived(tmp_path: Path) -> None:
         file = read_records(path)
         assert [r.id for r in file.records] == (["q0", "q1"] if complete else ["q0"])
         assert file.torn == (start < cut < len(whole) - 1)
-        with open_writer(path, header()) as (writer, existing):
+        with open_writer(path, header()) as (append, existing):
             assert len(existing.records) == len(file.records)
-            writer.append([] if complete else [record(1)])
+            append([] if complete else [record(1)])
         assert path.read_bytes() == whole
 
 
@@ -164,13 +164,13 @@ def test_resuming_another_collection_is_refused(
 
 def test_a_second_writer_is_refused_and_the_lock_goes_away(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
-    with open_writer(path, header()) as (writer, _):
-        writer.append([record(0)])
+    with open_writer(path, header()) as (append, _):
+        append([record(0)])
         with pytest.raises(UsageError, match="being written by another process"), open_writer(path, header()):
             pytest.fail("two writers")
         with pytest.raises(UsageError, match="being written by another process"):
             write_records(path, header(), [])
-    with open_writer(path, header()) as (writer, existing):
+    with open_writer(path, header()) as (append, existing):
         assert [r.id for r in existing.records] == ["q0"]
     assert [p.name for p in tmp_path.iterdir()] == ["r.jsonl"]
 
