@@ -266,7 +266,6 @@ class Records:
         self,
         *,
         alpha: float,
-        rules: Sequence[RuleSpec] = ("acrc", "certified"),
         splits: int = 100,
     ) -> EvaluationGrid:
         """Compare estimators on random halves of the records: how well each ranks errors, and what rules make of it.
@@ -276,13 +275,12 @@ class Records:
 
         Args:
             alpha: Target error rate among accepted answers.
-            rules: Names of threshold rules, or rules of your own.
             splits: Random splits.
 
         Raises:
             UsageError: No scores or labels.
         """
-        return evaluate_grid([self.file], None, rules=rules, alphas=[alpha], splits=splits)
+        return evaluate_grid([self.file], None, rules=("acrc", "certified"), alphas=[alpha], splits=splits)
 
     @_arguments_named()
     def evaluate(

@@ -181,16 +181,6 @@ def test_a_named_score_compares_answers_in_a_format_as_commands_do() -> None:
     assert set(Records(file).score(KEY).file.header.estimators) == {f"{KEY}:json"}
 
 
-def test_scores_of_ones_own() -> None:
-    log = [{**row, "u": i / 100, "sure": 1 - i / 100} for i, row in enumerate(rows())]
-    imported = columns(log, score=["u", ScoreColumn("sure", "sure", "confidence")]).file
-    ours, theirs = (imported.records[7].scores[f"imported:{name}"].value for name in ("u", "sure"))
-    assert ours == 0.07
-    assert theirs == pytest.approx(0.07)
-    artifact = Records(imported).label("exact").fit(alpha=0.2, rule="acrc", score="imported:u")
-    assert "No guard can use this artifact" in describe(artifact)
-
-
 @pytest.mark.parametrize(
     ("given", "more", "message"),
     [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
-from guardrail.errors import UsageError
+from guardrail.errors import UsageError, did_you_mean
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import IMPORTED as UNKNOWN_PROVIDER
 from guardrail.types import MAX_TOKENS, Unit
@@ -209,6 +208,5 @@ def score_column(entry: str, text: str, holds: str) -> ScoreColumn:
 
 def _refuse_unknown(entry: str, name: str) -> None:
     if name not in FIELDS:
-        near = difflib.get_close_matches(name, FIELDS, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join((*FIELDS, *SCORES))}."
+        hint = did_you_mean(name, FIELDS) or f"Known: {', '.join((*FIELDS, *SCORES))}."
         raise UsageError(f"--map {entry!r}: unknown field {name!r}. {hint}")

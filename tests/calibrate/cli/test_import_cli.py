@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import random
-import shlex
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import unguardable
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.testing import ScriptedChat
-from guardrail.uncertainty import from_spec
 from tests.calibrate import fakes
 from tests.calibrate.commands import run
 from tests.calibrate.data.test_question_formats import COQA, document
@@ -52,37 +50,6 @@ def imported(tmp_path: Path) -> Path:
     assert "answers are right" in shown
     assert shown.endswith(f"Wrote {out} Next: calibrate fit {out} --score imported:stated --alpha 0.1")
     return out
-
-
-@pytest.mark.parametrize(
-    ("flags", "primary", "n"),
-    [((), "majority", 3), (("--primary", "sampled"), "sampled", 2), (("--primary", "first"), "greedy", 2),
-     (("--map", "answer=said"), "greedy", 3)],
-)  # fmt: skip
-def test_the_plan_records_which_answer_was_read(flags: tuple[str, ...], primary: str, n: int, tmp_path: Path) -> None:
-    rows = [
-        {"question": f"q{i}", "samples": ["no", "yes", "yes"], "said": "no", "references": ["yes"]} for i in range(9)
-    ]
-    source, out = tmp_path / "s.jsonl", tmp_path / "r.jsonl"
-    source.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    run("import", source, "--out", out, *flags)
-    plan = read_records(out).header.plan
-    assert (plan.primary, plan.n) == (primary, n)
-    assert read_records(out).records[0].answer == ("yes" if primary == "majority" else "no")
-
-
-def test_an_artifact_of_votes_says_how_its_answer_is_made(tmp_path: Path) -> None:
-    rows = [{"question": f"q{i}", "samples": ["no", "yes", "yes"], "references": ["yes"]} for i in range(60)]
-    source, out, artifact = tmp_path / "s.jsonl", tmp_path / "r.jsonl", tmp_path / "a.json"
-    source.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    run("import", source, "--out", out, "--model", M)
-    run("score", out)
-    run("label", out, "--rule", "exact")
-    run("fit", "--rule", "acrc", out, "--alpha", "0.1", "--score", "discrete_semantic_entropy", "--out", artifact)
-    assert "3 samples at temperature 0.7, top_p 0.9, of which the most frequent is the answer" in run(
-        "report", artifact
-    )
-    assert Guardrail(model=NAMED, artifact=artifact).assess("q0").candidate.text == "yes"  # type: ignore[union-attr]
 
 
 def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_path: Path) -> None:
@@ -145,46 +112,6 @@ def test_commands_take_several_files_as_one(tmp_path: Path) -> None:
         assert "100 questions are in two of the files under other ids, e.g. 'c0' and 'c100', and count twice." in shown
     shown = run("fit", "--rule", "acrc", first, first, "--alpha", "0.15", "--out", artifact, code=2)
     assert "record 'c0' is in two of the files" in shown
-
-
-def test_an_artifact_on_imported_scores_is_refused_at_run_time(imported: Path, tmp_path: Path) -> None:
-    artifact = tmp_path / "a.json"
-    run("fit", "--rule", "acrc", imported, "--alpha", "0.15", "--out", artifact)
-    loaded = CalibrationArtifact.load(artifact)
-    refused = "calibrated on 'imported:stated': scores that came from a file, which a guard cannot compute"
-    with pytest.raises(ArtifactMismatchError, match=refused):
-        from_spec(loaded.estimator)
-    with pytest.raises(ArtifactMismatchError, match=refused):
-        Guardrail(model=ScriptedChat(name_of_model="m"), artifact=loaded)
-    with pytest.raises(ArtifactMismatchError, match="calibrated 'm', running 'other'"):
-        Guardrail(model=ScriptedChat(name_of_model="other"), artifact=loaded)
-
-
-def test_imported_samples_go_through_every_step_to_a_guard(tmp_path: Path) -> None:
-    """Own generations of a model that is still there: the artifact loads with it."""
-    rows = []
-    for row in fakes.rows():
-        answers = fakes.script()[str(row["question"])]
-        assert not any(isinstance(answer, Exception) for answer in answers)
-        rows.append(row | {"greedy": answers[0], "drawn": answers[1:]})
-    source, out, artifact = tmp_path / "mine.jsonl", tmp_path / "my records.jsonl", tmp_path / "a.json"
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    shown = run(
-        *("import", source, "--out", out, "--map", "samples=drawn", "--map", "answer=greedy", "--model", SCRIPTED),
-        *("--set", "temperature=0.7"),
-    )
-    assert shown.endswith(f"Next: calibrate score '{out}'")
-    assert run("score", out).endswith(f"Next: calibrate label '{out}'")
-    run("label", out, "--rule", "exact")
-    command = run("score", out).rpartition("Next: calibrate ")[2]
-    following = shlex.split(command)
-    assert following == ["fit", str(out), "--alpha", "0.1"]
-    assert "Wrote" in run(*following, "--out", artifact)
-    assert CalibrationArtifact.load(artifact).estimator.name == "graded_disagreement"  # it reads the column greedy
-    assert run("label", out, "--rule", "exact").endswith(command)
-    run(*following[:-1], "0.2", "--out", artifact)
-    guard = Guardrail(model=fakes.model(), artifact=CalibrationArtifact.load(artifact))
-    assert guard.artifact.plan.n == len(rows[0]["drawn"])
 
 
 def test_bad_rows_stop_or_are_listed(tmp_path: Path) -> None:

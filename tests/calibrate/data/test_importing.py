@@ -23,6 +23,8 @@ from guardrail.errors import MissingDependencyError, RecordError, UsageError
 from guardrail.types import SamplingPlan, Unmeasured
 from guardrail.uncertainty import make_estimator, measure
 
+SPOKEN = [{"text": "Paris", "tokens": ["Pa", "ris"], "logprobs": [-0.25, -0.5]}, {"text": "Rome", "logprobs": [-1.0]}]
+
 
 def jsonl(path: Path, rows: Sequence[object]) -> Path:
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
@@ -53,15 +55,24 @@ def test_fields_of_their_own_names_need_no_mapping(tmp_path: Path) -> None:
     assert header.correctness.name == "imported"
 
 
-def test_the_answer_is_the_majority_the_first_or_a_column(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("maps", "settings", "answer", "samples", "planned"),
+    [
+        ((), {}, "Paris", ["lyon", "Paris", "paris!"], "majority"),  # normalised: two of three; the earlier spelling
+        ((), {"primary": "first"}, "lyon", ["Paris", "paris!"], "greedy"),
+        ((), {"primary": "sampled"}, "lyon", ["Paris", "paris!"], "sampled"),
+        (("answer=greedy",), {}, "Nice", ["lyon", "Paris", "paris!"], "greedy"),
+    ],
+)
+def test_the_answer_is_the_majority_the_first_or_a_column_and_a_guard_gives_out_the_same(
+    tmp_path: Path, maps: tuple[str, ...], settings: dict[str, Any], answer: str, samples: list[str], planned: str
+) -> None:
     row = {"question": "q?", "samples": ["lyon", "Paris", "paris!"], "greedy": "Nice"}
-    assert imported_row(tmp_path, row).answer == "Paris"  # normalised: two of three; the earlier spelling
-    first = imported_row(tmp_path, row, primary="first")
-    assert (first.answer, texts(first)) == ("lyon", ["Paris", "paris!"])
-    column = imported_row(tmp_path, row, "answer=greedy")
-    assert (column.answer, texts(column)) == ("Nice", ["lyon", "Paris", "paris!"])
-    tie = imported_row(tmp_path, {"question": "q?", "samples": ["b", "a"]})
-    assert tie.answer == "b"
+    path = jsonl(tmp_path / "one.jsonl", [row])
+    file = import_file(path, ImportSettings(columns=parse_map(maps), **settings)).file
+    assert (file.records[0].answer, texts(file.records[0])) == (answer, samples)
+    assert (file.header.plan.primary, file.header.plan.n) == (planned, len(samples))
+    assert imported_row(tmp_path, {"question": "q?", "samples": ["b", "a"]}).answer == "b"  # a tie
 
 
 def test_the_grade_of_a_sample_is_the_grade_of_the_answer(tmp_path: Path) -> None:
@@ -306,8 +317,8 @@ def test_parquet_gives_the_records_of_the_same_jsonl(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = [
-        {"id": "a", "question": "q?", "samples": ["x", "y"], "option_scores": {"A": 1.0, "B": None, "C": 2.0}},
-        {"id": "b", "question": "r?", "samples": ["x", "x"], "option_scores": {"A": 1.5, "B": None, "C": 0.0}},
+        {"id": "a", "question": "q?", "samples": SPOKEN, "option_scores": {"A": 1.0, "B": None, "C": 2.0}},
+        {"id": "b", "question": "r?", "samples": SPOKEN, "option_scores": {"A": 1.5, "B": None, "C": 0.0}},
     ]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "r.parquet")
     settings = ImportSettings(option_scale="logit")
@@ -427,9 +438,6 @@ def test_a_list_as_text_in_json_is_read_as_a_list_and_said(tmp_path: Path) -> No
     assert any(note.startswith("1 references are lists written as text") for note in imported.notes)
 
 
-SPOKEN = [{"text": "Paris", "tokens": ["Pa", "ris"], "logprobs": [-0.25, -0.5]}, {"text": "Rome", "logprobs": [-1.0]}]
-
-
 @pytest.mark.parametrize(("name", "said"), [("lps", True), ("token_logprobs", False)])
 def test_fields_of_samples_that_are_not_read_are_named(tmp_path: Path, name: str, said: bool) -> None:
     samples = [{"text": "Paris", "tokens": ["Pa", "ris"], name: [-0.25, -0.5]}, {"text": "Rome", "seed": None}]
@@ -448,15 +456,6 @@ def test_log_probabilities_of_samples_are_kept(tmp_path: Path) -> None:
     scored = score_records(imported, [make_estimator("length_normalised_entropy")]).records[0].scores
     # the mean of -(-0.75/2) and -(-1/1) nats
     assert next(iter(scored.values())).value == pytest.approx((0.375 + 1) / 2)
-
-
-def test_parquet_structs_keep_their_log_probabilities(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pyarrow.Table.from_pylist([{"question": "q?", "samples": SPOKEN}]), tmp_path / "s.parquet")
-    drawn = import_file(tmp_path / "s.parquet").file.records[0].drawn
-    assert drawn is not None
-    assert [sample.logprobs for sample in drawn.samples] == [(-0.25, -0.5), (-1.0,)]
 
 
 @pytest.mark.parametrize(

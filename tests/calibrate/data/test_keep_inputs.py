@@ -173,12 +173,6 @@ def test_a_special_file_in_place_of_an_output_is_refused_and_stays(
     assert _contents(folder) == before
 
 
-def test_records_are_not_written_in_place_of_a_special_file(labelled: RecordFile, pipe: Path) -> None:
-    with pytest.raises(UsageError, match="pipe is not a regular file"):
-        write_records(pipe, labelled.header, labelled.records)
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-
-
 @pytest.mark.skipif(not Path("/dev/stdout").is_symlink(), reason="there is no such link here")
 def test_the_links_of_the_system_are_no_outputs(tmp_path: Path) -> None:
     keep_inputs([], [tmp_path / "new.json"])

@@ -66,17 +66,6 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
     assert not file.torn
 
 
-def test_imported_records_need_no_answers(tmp_path: Path) -> None:
-    score = Uncertainty(value=0.5, unit="probability", estimator="max_softmax")
-    write_records(
-        tmp_path / "r.jsonl", header(), [Record(id="a", question="?", scores={"max_softmax": score}, correct=True)]
-    )
-    (stored,) = read_records(tmp_path / "r.jsonl").records
-    assert stored.drawn is None
-    assert stored.answer is None
-    assert not stored.failed
-
-
 def test_a_tear_anywhere_in_the_last_line_is_survived(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     write_records(path, header(), [record(0), record(1)])
