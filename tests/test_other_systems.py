@@ -115,7 +115,7 @@ from guardrail.artifact import CalibrationArtifact
 golden, copy = Path(sys.argv[1]), Path(sys.argv[2])
 stored = read_records(golden / "records.jsonl")
 with open_writer(copy, stored.header) as (append, _):
-    writer.append(stored.records)
+    append(stored.records)
 assert read_records(copy).records == stored.records
 CalibrationArtifact.load(golden / "artifact.json").save(copy.with_suffix(".json"))
 fit([0.1, 0.9] * 50, [0, 1] * 50, alpha=0.1)
