@@ -128,7 +128,8 @@ class Ledger:
         if books := [book for each in self.paths if (book := _read(each))]:
             most = max(books, key=lambda book: _spent(book.values()).delta)
             self.lines |= most
-        _write(path, _read(path) | self.lines)
+        if self.lines:
+            _write(path, _read(path) | self.lines)
         self.paths = sorted({*self.paths, path})
 
 
