@@ -451,11 +451,6 @@ class OpenAICompatibleChat(BatchChat):
     def _name_of_model(self, call: Mapping[str, Any]) -> str:
         return str(call.get("model") or self.model)
 
-    @property
-    def lc_secrets(self) -> dict[str, str]:
-        """Fields that LangChain must not serialise."""
-        return {"api_key": "OPENAI_API_KEY"}
-
 
 def _check_extra(extra: Mapping[str, Any]) -> None:
     """Refuse an ``extra_body`` that would replace settings of a plan or a call.

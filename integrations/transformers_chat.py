@@ -372,11 +372,6 @@ class TransformersChat(NativeChat):
     def _name_of_model(self, call: Mapping[str, Any]) -> str:
         return self._local.name
 
-    @classmethod
-    def is_lc_serializable(cls) -> bool:
-        """A loaded model is not serialisable."""
-        return False
-
 
 def _loaded_again(cls: type[TransformersChat], settings: dict[str, Any]) -> TransformersChat:
     return cls(**settings)

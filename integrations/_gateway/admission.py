@@ -11,12 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .answers import GuardReply
-from .config import Config, Key, Upstream
+from .config import Config, Key, Upstream, is_loopback
 from .errors import ApiError, unavailable
 
 # -- Clients and their keys --------------------------------------------------------------------------------------------
-
-LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def authenticate(config: Config, headers: Mapping[str, str]) -> Key | None:
@@ -26,7 +24,8 @@ def authenticate(config: Config, headers: Mapping[str, str]) -> Key | None:
         ApiError: The key is missing or unknown; without keys, the host name is not one of this machine.
     """
     if not config.keys:
-        if _hostname(headers) not in (*LOCAL, config.host, *config.allowed_hosts):
+        hostname = _hostname(headers) or ""
+        if not is_loopback(hostname) and hostname not in (config.host, *config.allowed_hosts):
             # A web page may point its host name at this machine (DNS rebinding).
             raise ApiError(403, "This host name is not allowed; use 127.0.0.1.", "host_not_allowed")
         return None

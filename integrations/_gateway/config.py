@@ -42,7 +42,8 @@ def _may_pass(path: str, *, guarded: bool) -> bool:
     return bool(_PATH.fullmatch(path)) and path.partition("/")[0] != "models" and path != "messages"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host name or an address is this machine's own."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -76,7 +77,7 @@ class _Endpoint(Frozen):
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
             raise ValueError("url must be http(s)://HOST[:PORT]/PATH without a user or query, e.g. https://HOST/v1")
-        if parts.scheme == "http" and not (self.allow_http or _is_loopback(parts.hostname)):
+        if parts.scheme == "http" and not (self.allow_http or is_loopback(parts.hostname)):
             raise ValueError(
                 f"http to {parts.hostname} would send the key unencrypted. Use https, or set allow_http: true "
                 "(--set upstream.allow_http=true)"
@@ -300,7 +301,7 @@ class Config(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not _is_loopback(self.host) and not self.keys:
+        if not is_loopback(self.host) and not self.keys:
             raise ValueError(
                 f"host {self.host} can be reached from other machines, so keys are needed. Make one with "
                 "`guardrail serve --new-key NAME`, or use host: 127.0.0.1"

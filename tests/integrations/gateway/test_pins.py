@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from guardrail.testing import make_artifact
 from integrations._gateway.config import Config
 from integrations.openai_chat import OpenAICompatibleChat
 from tests.integrations.gateway.conftest import SURE, Held, Serve, Served
+from tests.integrations.gateway.test_health import warnings_in
 from tests.integrations.gateway.test_observing import COLLECT, counts
 
 
@@ -21,10 +21,6 @@ def pinned(serve: Serve, endpoint: Held, *, on_change: str, **settings: Any) -> 
     pin = {"system_fingerprint": "fp_1", "on_change": on_change}
     upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream", "timeout": 10, "max_retries": 0, "pin": pin}
     return serve({"upstream": upstream}, **settings)
-
-
-def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_a_changed_upstream_is_held_back_until_it_is_the_pinned_one_again(

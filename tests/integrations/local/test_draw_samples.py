@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.outputs import ChatResult
 
 from guardrail.errors import PromptTooLongError, UsageError
+from guardrail.sampling.sampler import Sampler
 from guardrail.types import Sample, SamplingPlan
 from integrations.transformers_chat import TransformersChat
 from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
@@ -247,3 +248,16 @@ async def test_a_stream_in_one_piece_is_drawn_in_a_thread(monkeypatch: pytest.Mo
     assert [chunk async for chunk in tiny_chat().astream("hello", max_tokens=5, tools=[add])]
     assert drawn_in
     assert threading.main_thread() not in drawn_in
+
+
+def test_the_second_stage_is_reproducible_and_differs_from_the_answer() -> None:
+    """A sample drawn with the seed of the answer would agree with it, and the answer would look certain."""
+    chat, plan = tiny_chat(), PLAN.model_copy(update={"primary": "sampled"})
+    (first,) = Sampler(chat, plan.model_copy(update={"n": 0})).draw([PROMPTS[0]])
+    (rest,) = Sampler(chat, plan, primary=False).draw([PROMPTS[0]])
+    (again,) = asyncio.run(Sampler(chat, plan, primary=False).adraw([PROMPTS[0]]))
+    assert first.primary is not None
+    drawn = [sample.text for sample in rest.samples]
+    assert drawn == [sample.text for sample in again.samples]
+    # A random model repeats itself in 8 tokens with negligible probability.
+    assert len({first.primary.text, *drawn}) == 5
