@@ -371,19 +371,13 @@ class ReviewBridge(BaseBridge):
 
 def _refuse_approvals(state: Any, waiting: Sequence[_Open]) -> None:
     """Refuse a thread that waits for LangChain's own approvals: nobody would see them on the page."""
-    if not waiting and any(_is_approval(interrupt.value) for interrupt in state.interrupts):
+    values = [interrupt.value for interrupt in state.interrupts if isinstance(interrupt.value, dict)]
+    if not waiting and any("action_requests" in value or value.get("type") == "tool_approval" for value in values):
         raise UsageError(
             "this thread waits for an answer to LangChain's own HumanInTheLoopMiddleware, which the review page does "
             'not show. Resume it with agent.invoke(Command(resume={"decisions": [...]}), config), or gate the tool '
             "with GuardrailMiddleware, whose held calls go to the page."
         )
-
-
-def _is_approval(value: Any) -> bool:
-    """Whether an interrupt is one of ``HumanInTheLoopMiddleware``: about all calls of a message, or about one."""
-    if not isinstance(value, dict) or value.get("type") == "guardrail_review":
-        return False
-    return "action_requests" in value or value.get("type") == "tool_approval"
 
 
 def unchanged(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bool:

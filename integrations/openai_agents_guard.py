@@ -357,8 +357,7 @@ class GuardedModel(Model):
         """
         state = _state(result)
         waiting = {str(item.call_id): item for item in state.get_interruptions()}
-        requests = {call_id: await self._request(state, item) for call_id, item in waiting.items()}
-        for call_id, order in (await self._reviews.decide(requests, decisions)).items():
+        for call_id, order in (await self._reviews.decide(await self.review_requests(state), decisions)).items():
             if order.decision in ("approve", "edit"):
                 state.approve(waiting[call_id])
             else:

@@ -404,9 +404,8 @@ class GuardCapability(AbstractCapability[Any]):
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
             UsageError: A call that is not held back; or "answer" beside a decision that lets something else go out.
         """
-        waiting = {request["call_id"]: request for request in await self.review_requests(result)}
         results = DeferredToolResults()
-        for call_id, order in (await self._reviews.decide(waiting, decisions)).items():
+        for call_id, order in (await self._reviews.decide(await self.review_requests(result), decisions)).items():
             if order.decision == "respond":
                 results.calls[call_id] = order.message
             elif order.decision in ("reject", "answer"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -91,17 +91,15 @@ class CallReviews:
         return note
 
     async def decide(
-        self, waiting: Mapping[str, Mapping[str, Any] | None], decisions: Mapping[str, Mapping[str, Any]]
+        self, waiting: Sequence[Mapping[str, Any]], decisions: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, ToolCallOrder]:
-        """Note decisions by call id, and return the orders about these calls.
-
-        ``waiting`` has the request about each waiting call; None for a call that is not held back.
+        """Note decisions by call id, and return the orders about these calls; ``waiting`` has the requests.
 
         Raises:
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
             UsageError: A call that is not held back; or "answer" beside a decision that lets something else go out.
         """
-        requests = {call_id: request for call_id, request in waiting.items() if request is not None}
+        requests = {request["call_id"]: request for request in waiting}
         orders = {}
         for call_id, decision in decisions.items():
             if call_id not in requests:

@@ -73,7 +73,7 @@ def conversation_digest(messages: Sequence[BaseMessage]) -> str:
         )
         for message, (*_, pictures) in zip(spoken, prompt_content(spoken), strict=True)
     ]
-    return _text_digest(repr(turns), 32)
+    return _text_digest(repr(turns))
 
 
 def answer_key(asked: Sequence[BaseMessage], content: Any, *, abstention: bool) -> str:
@@ -85,10 +85,9 @@ def answer_key(asked: Sequence[BaseMessage], content: Any, *, abstention: bool) 
     last = max((place for place, message in enumerate(asked) if message.type == "human"), default=len(asked))
     turns = [(message.type, str(message.text)) for message in asked[: last + 1] if message.type != "system"]
     plain = content if isinstance(content, str) else to_jsonable_python(content, fallback=repr)
-    return f"{'abstention' if abstention else 'answer'}:{_text_digest(canonical_json([turns, plain]), None)}"
+    return f"{'abstention' if abstention else 'answer'}:{_text_digest(canonical_json([turns, plain]))}"
 
 
-def _text_digest(text: str, digits: int | None) -> str:
+def _text_digest(text: str) -> str:
     # A question may hold half of a surrogate pair, which plain UTF-8 refuses.
-    content = text.encode("utf-8", "surrogatepass")
-    return sha256_hex(content) if digits is None else sha256_hex(content, digits)
+    return sha256_hex(text.encode("utf-8", "surrogatepass"), 32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -123,20 +122,6 @@ def test_a_cache_gives_nobody_the_decision_of_another_thread() -> None:
         agent.invoke({"messages": "what?"}, thread(name))
         answers[name] = texts(decide(agent, decision, config=thread(name)))[-1]
     assert answers == {"1": "ans0", "2": "No.", "3": "It is 500."}
-
-
-@pytest.mark.usefixtures("cached")
-async def test_nor_does_it_async() -> None:
-    agent = agent_of(AgentChat(steps={("what?", 0): [f"ans{k}" for k in range(5)]}))
-
-    async def decided(name: str, decision: dict[str, Any]) -> str:
-        await agent.ainvoke({"messages": "what?"}, thread(name))
-        return texts(await agent.ainvoke(Command(resume={"decisions": [decision]}), thread(name)))[-1]
-
-    answers = await asyncio.gather(
-        decided("1", respond("Ann, yours is 900.")), decided("2", APPROVE), decided("3", APPROVE)
-    )
-    assert list(answers) == ["Ann, yours is 900.", "ans0", "ans0"]
 
 
 # -- other middleware ----------------------------------------------------------------------------------------------

@@ -19,10 +19,9 @@ from pydantic import BaseModel
 
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.judges import Judge, JudgeSpec, ToolCallJudge
+from guardrail.judges import ToolCallJudge
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import make_artifact
-from guardrail.uncertainty import make_estimator
 from integrations.langchain_agents import GuardrailMiddleware, agent_bindings
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, balance, calls, close, transfer
 
@@ -135,21 +134,6 @@ def test_a_message_that_no_gate_judges_needs_no_samples() -> None:
     guard = GuardrailMiddleware(tools={"*": artifact_of(model)}, exempt=["balance"], on_abstain="message")
     create_agent(model, TOOLS, system_prompt=SYSTEM, middleware=[guard]).invoke({"messages": [HumanMessage("q")]})
     assert model.made == 2
-
-
-def test_judges_are_given_alone_or_by_name() -> None:
-    class Own(Judge):
-        spec = JudgeSpec(name="own", version=1, params={})
-
-        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-            return [True for _ in pairs]
-
-    judge = Own()
-    spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
-    artifact = artifact_of(AgentChat()).model_copy(update={"estimator": spec})
-    forms: list[Any] = [judge, {"own": judge}]
-    for form in forms:
-        assert GuardrailMiddleware(artifact, using={"judge": form})
 
 
 class Weather(BaseModel):

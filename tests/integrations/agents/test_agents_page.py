@@ -50,31 +50,6 @@ def decide(bridge: Any, agent: Any) -> None:
     assert "was not run" in ran[8]
 
 
-HITL = """
-from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
-approvals = HumanInTheLoopMiddleware(interrupt_on={"transfer": True})
-agent = create_agent(chat, tools=tools, system_prompt=SYSTEM, middleware=[approvals], checkpointer=InMemorySaver())
-config = {"configurable": {"thread_id": "3"}}
-result = agent.invoke({"messages": "Send 40 euros to Alex"}, config)
-result = agent.invoke(Command(resume={"decisions": [{"type": "reject"}]}), config)
-"""
-"""The same agent with LangChain's approvals alone."""
-
-
-def test_the_statements_of_a_first_gate_are_as_many_as_the_page_says() -> None:
-    """Grown set-up code would be read as the price of the gate."""
-    page = PAGE.read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(ast.parse(blocks[0]).body) == 12
-    assert len(ast.parse(HITL).body) == 9
-    (predicate,) = [block for block in blocks if "unsure(" in block]
-    # The saver and `create_agent` were imported further up on the page.
-    assert len(ast.parse(predicate).body) + 2 == 9 + 2
-
-
 def test_the_score_of_whole_runs_is_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures of the page come from the recorded table by the page's commands."""
     monkeypatch.chdir(tmp_path)

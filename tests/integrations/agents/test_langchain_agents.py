@@ -141,22 +141,6 @@ def test_the_approved_answer_is_the_one_that_was_shown() -> None:
     assert "__interrupt__" not in result
 
 
-def test_the_trap_is_real_for_a_middleware_that_samples_where_it_interrupts() -> None:
-    """Negative control: the same agent with the obvious, wrong middleware."""
-
-    class Naive(AgentMiddleware):
-        def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-            drawn = [handler(request) for _ in range(3)]
-            interrupt({"answer": drawn[0].result[0].text})
-            return drawn[0]
-
-    model = Counter()
-    agent = agent_of(model, [Naive()], tools=[])
-    (interrupted,) = agent.invoke({"messages": "anything"}, CONFIG)["__interrupt__"]
-    result = agent.invoke(APPROVE, CONFIG)
-    assert (interrupted.value["answer"], result["messages"][-1].text, model.made) == ("ans0", "ans3", 6)
-
-
 def test_the_interrupt_carries_what_a_person_needs() -> None:
     model = fresh(UNSURE)
     value = interrupt_of(agent_of(model, gate(model)).invoke({"messages": "pay bob"}, CONFIG))
@@ -677,12 +661,6 @@ def test_what_cannot_be_given_out_as_it_was_judged_is_held_with_the_reason(bad: 
         assert texts(agent.invoke(deciding({"type": "respond", "message": "mine"}), CONFIG))[-1] == "mine"
     else:
         assert texts(agent.invoke(APPROVE, CONFIG))[2] == "sent 5 to bob"
-
-
-def test_a_question_that_no_text_file_can_hold_is_shown_spelled_out() -> None:
-    model = AgentChat(default=("a", "b", "c", "d", "e"))
-    agent = agent_of(model, gate(model))
-    assert interrupt_of(agent.invoke({"messages": "q \ud83d"}, CONFIG))["question"] == "q \\ud83d"
 
 
 class Replacing(AgentMiddleware):

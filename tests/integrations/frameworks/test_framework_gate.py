@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, SystemMessage
 
 from guardrail import Bindings, Reason, Verdict
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.errors import ArtifactMismatchError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
@@ -276,8 +276,8 @@ async def test_the_same_words_to_another_question_are_another_answer() -> None:
     assert (guard.given_out([SystemMessage("Be brief."), *messages, paying(5)], "Yes"))[0] is True
 
 
-def several(*, on_abstain: Any = "message", **options: Any) -> FrameworkGuard:
-    """Payments and answers have artifacts of their own; a quote only reads."""
+def several(on_abstain: Any = "message") -> FrameworkGuard:
+    """Payments have an artifact of their own; a quote only reads, and answers pass."""
     pay, quote, close = ({"type": "function", "function": {"name": n, "parameters": {}}} for n in TOOL_NAMES)
     model = ScriptedChat(
         script={
@@ -285,14 +285,11 @@ def several(*, on_abstain: Any = "message", **options: Any) -> FrameworkGuard:
             "unsure": [paying(n) for n in (5, 50, 500, 55, 505)],
             "look": [calling("quote")],
             "both": [calling("quote", "pay", amount=n) for n in (5, 50, 500, 55, 505)],
-            "say": ["Paris", "Rome", "Oslo", "Bern", "Riga"],
         }
     )
     calibrated = artifact(model, bindings=Bindings(tools=(pay, quote, close)))
-    wide = artifact(model, bindings=Bindings(tools=(pay, quote, close)), threshold=2.0)
-    options = {"tools": {"pay": calibrated, "close": calibrated}, "exempt": ["quote"], **options}
-    artifacts = {"strict": calibrated, "wide": wide, None: None}
-    return FrameworkGuard(model, artifacts[options.pop("answers", None)], on_abstain=on_abstain, **options)
+    options: Any = {"tools": {"pay": calibrated, "close": calibrated}, "exempt": ["quote"]}
+    return FrameworkGuard(model, None, on_abstain=on_abstain, **options)
 
 
 TOOL_NAMES = ("pay", "quote", "close")
@@ -321,13 +318,6 @@ async def test_each_tool_has_its_artifact_and_exempt_ones_pass() -> None:
         assert await may_run(guard, call["id"], call["name"], call["args"])
 
 
-async def test_without_an_artifact_answers_pass_and_with_one_they_are_judged() -> None:
-    assert str((await ask_guard(several(), "say")).message.text) == "Paris"
-    assert (await ask_guard(several(answers="strict"), "say")).abstained
-    answer = await ask_guard(several(answers="wide"), "say")
-    assert (str(answer.message.text), answer.verdict.accepted) == ("Paris", True)
-
-
 async def test_a_message_goes_out_only_if_the_artifact_of_every_gated_call_accepts() -> None:
     guard = several(on_abstain="review")
     answer = await ask_guard(guard, "both", holdable={"pay"})
@@ -335,13 +325,6 @@ async def test_a_message_goes_out_only_if_the_artifact_of_every_gated_call_accep
     assert not answer.verdict.accepted
     assert await may_run(guard, quote["id"], "quote", quote["args"])  # it only reads
     assert not await may_run(guard, pay["id"], "pay", pay["args"])
-
-
-async def test_a_tool_that_is_neither_gated_nor_exempt_is_refused() -> None:
-    with pytest.raises(UsageError, match="'quote' is neither gated nor exempt"):
-        await ask_guard(several(exempt=[]), "sure")
-    with pytest.raises(UsageError, match="nothing would be gated"):
-        several(tools={})
 
 
 async def test_a_request_must_offer_what_was_calibrated() -> None:

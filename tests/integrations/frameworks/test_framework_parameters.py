@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 from agents import Model, ModelSettings
 from pydantic import ValidationError
-from pydantic_ai.models.test import TestModel
 
 from guardrail import CalibrationArtifact
 from guardrail.errors import GuardrailError, UsageError
@@ -37,24 +36,6 @@ class Agents(Model):
 def judged(model: Any) -> CalibrationArtifact:
     spec = make("discrete_semantic_entropy", judge=NamedJudge()).spec
     return make_artifact(model).model_copy(update={"estimator": spec})
-
-
-def test_a_chat_around_a_model_of_the_agents_sdk_and_its_guard_take_the_same_settings() -> None:
-    model, settings = Agents(), ModelSettings(frequency_penalty=0.5)
-    chat = openai_agents_guard.AgentsModelChat(model=model, calibrated_settings=settings)
-    artifact = make_artifact(chat)
-    guarded = openai_agents_guard.GuardedModel(model, artifact, calibrated_settings=settings, probe="off")
-    assert (guarded._gate.gate.options["probe"], guarded._gate._model) == ("off", chat)
-
-
-def test_a_chat_around_a_model_of_pydantic_ai_and_its_guard_take_the_same_settings() -> None:
-    model, settings = TestModel(), {"frequency_penalty": 0.5}
-    chat = pydantic_ai_guard.PydanticAIChat(model=model, calibrated_settings=settings)
-    artifact = make_artifact(chat)
-    capability = pydantic_ai_guard.GuardCapability(artifact, calibrated_settings=settings, probe="off")
-    wrapped = capability.get_wrapper_model(model)
-    assert isinstance(wrapped, pydantic_ai_guard.GuardedModel)
-    assert (wrapped._gate.gate.options["probe"], wrapped._chat) == ("off", chat)
 
 
 def test_unknown_names_are_refused() -> None:

@@ -69,11 +69,6 @@ def test_every_snippet_prints_what_its_comment_says(number: int, printed: dict[s
     assert promised == [] or output.split() == promised
 
 
-def test_the_snippets_are_short() -> None:
-    assert len(SNIPPETS) == 3
-    assert max(len(code.splitlines()) for code in SNIPPETS) <= 20
-
-
 @pytest.mark.parametrize("name", BANKS)
 def test_the_banks_ask_a_person_about_the_vague_transfer_only(name: str, printed: dict[str, str]) -> None:
     skip_without((ROOT / "examples" / "frameworks" / f"{name}.py").read_text(encoding="utf-8"))

@@ -507,27 +507,6 @@ def test_a_person_approves_edits_rejects_or_responds(kind: str, tmp_path: Path) 
     assert len(later.inner.calls) == N + 1  # the answer after it; nothing was drawn again for the call
 
 
-def test_a_decision_that_cannot_be_carried_out_is_refused() -> None:
-    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
-    result = bank.run("Pay 5")
-    (value,) = asyncio.run(bank.guard.review_requests(result))
-    for wrong in (
-        {"type": "respond", "message": " "},
-        {"type": "edit", "edited_action": {"name": "quote", "args": {}}},
-    ):
-        with pytest.raises(ValidationError):
-            asyncio.run(bank.guard.decide(result, {value["call_id"]: wrong}))
-    with pytest.raises(UsageError, match="no held-back call"):
-        asyncio.run(bank.guard.decide(result, {"another": {"type": "approve"}}))
-
-
-def test_what_collects_needs_a_person() -> None:
-    settings: dict[str, Any] = {"tools": {"pay": "collect"}, "exempt": ["quote"]}
-    GuardCapability(**settings)
-    with pytest.raises(UsageError, match=r'needs on_abstain="review"'):
-        GuardCapability(**settings, on_abstain="raise")
-
-
 async def test_a_run_that_fails_after_the_decision_can_be_resumed_again(tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     store = review.ReviewStore(tmp_path / "reviews.db")
