@@ -19,25 +19,44 @@ from typing import Annotated, Any
 import pytest
 
 pytest.importorskip("langgraph", reason="the `agents` extra is not installed")
+pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 
 from langchain.agents import create_agent
+from langchain.agents.middleware import before_model
 from langchain.tools import ToolRuntime
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send
+from pydantic import ValidationError
 from typing_extensions import TypedDict
 
+from calibrate.reviews import read_reviews
 from guardrail import Guardrail
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
+from guardrail.plain_json import json_fault
+from guardrail.review import Candidate, Content, Decision, ReviewStore
 from guardrail.types import ToolCall
 from integrations._agents.held import Conversation, MessageNote, pack, unpack
 from integrations._agents.review_bridge import content_digest
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedNodes, GuardedState, ReviewBridge
 from tests import postgres
-from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, calls, sending
+from tests.integrations.agents.agent_fakes import (
+    SYSTEM,
+    TOOLS,
+    AgentChat,
+    Counter,
+    artifact_of,
+    balance,
+    calls,
+    close,
+    sending,
+)
+from tests.integrations.agents.test_langchain_agents import agent_of, gate
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 APPROVAL = {"action": "approve"}
@@ -192,14 +211,11 @@ def test_a_killed_process_resumes(kept_in: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Any]:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    with review.ReviewStore(tmp_path / "reviews.db") as opened:
+    with ReviewStore(tmp_path / "reviews.db") as opened:
         yield opened
 
 
 def decide(store: Any, which: Any = None, **decision: Any) -> None:
-    from guardrail.review import Decision
-
     lease = store.claim("ann", item=None if which is None else which.id)
     store.decide(lease, Decision(**decision))
 
@@ -255,8 +271,6 @@ def thread(name: str) -> Any:
 
 def transferring(*amounts: int, text: str = "", more: Any = ()) -> Any:
     """An agent that is unsure about a transfer; with other steps, if wanted."""
-    from tests.integrations.agents.agent_fakes import calls
-    from tests.integrations.agents.test_langchain_agents import agent_of, gate
 
     def two_calls(amount: int) -> Any:
         return calls(("balance", {"account": "x"}), ("transfer", {"to": "bob", "amount": amount}), text=text)
@@ -350,8 +364,6 @@ def test_a_decision_that_cannot_be_carried_out_runs_nothing_and_ends(
     store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It raised at every resume, for ever."""
-    from guardrail.review import Content
-
     agent = transferring(5, 0, 1, 2, 3)
     bridge, item = queued(store, agent)
     monkeypatch.setattr(Content, "why_not", lambda *_: None)
@@ -410,9 +422,6 @@ async def test_an_approval_of_something_else_than_what_waits_lapses(
 
 
 def test_every_part_of_what_an_approval_gives_out_is_compared() -> None:
-    pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    from guardrail.review import Candidate, Content
-
     transfer, read = (ToolCall(name=name, arguments={"to": "bob"}) for name in ("transfer", "read"))
     to_eve = transfer.model_copy(update={"arguments": {"to": "eve"}})
     contents = [
@@ -451,21 +460,20 @@ def test_the_model_reads_the_reason_for_it_and_not_the_reviewers_note(store: Any
 
 def test_labels_do_not_leak_between_candidates_or_conversations(store: Any) -> None:
     """The queue's verdicts had no candidate, so approving "transfer 5" marked "transfer 5000" right."""
-    reviews = pytest.importorskip("calibrate.reviews")
     agents = [transferring(amount, 0, 1, 2, 3) for amount in (5, 5000, 5)]
     items = [queued(store, agent, thread(str(i)))[1] for i, agent in enumerate(agents)]
     artifact = artifact_of(AgentChat())
     decide(store, action="approve")
 
     def labels() -> list[tuple[bool | None, bool]]:
-        return [(step.correct, step.open) for step in reviews.read_reviews(store, [artifact]).items]
+        return [(step.correct, step.open) for step in read_reviews(store, [artifact]).items]
 
     # The third is the same call for the same words, but in another conversation.
     assert labels() == [(True, False), (None, True), (None, True)]
     decide(store, action="reject")
     assert labels() == [(True, False), (False, False), (None, True)]
-    assert reviews.read_reviews(store, [artifact]).both_ways == 0
-    pool = reviews.read_reviews(store, [artifact])
+    assert read_reviews(store, [artifact]).both_ways == 0
+    pool = read_reviews(store, [artifact])
     judged = [step.verdict.candidate for step in pool.items]
     assert [answer.tool_calls[0].arguments["amount"] for answer in judged if answer is not None] == [5, 5000, 5]
     assert len(items) == 3
@@ -473,9 +481,6 @@ def test_labels_do_not_leak_between_candidates_or_conversations(store: Any) -> N
 
 def test_the_reviewer_sees_what_came_before(store: Any) -> None:
     """ "The second one" was decided blind, and the decision became a label."""
-    from tests.integrations.agents.agent_fakes import balance
-    from tests.integrations.agents.test_langchain_agents import agent_of, gate
-
     asks = [calls(("transfer", {"to": name, "amount": 5})) for name in ("bob", "eve", "bob", "ann", "kim")]
     read = calls(("balance", {"account": "Bob and Eve"}))
     model = AgentChat(steps={("who?", 0): [read], ("who?", 1): ["Bob or Eve?"], ("the second one", 0): asks})
@@ -520,7 +525,6 @@ def test_of_a_long_conversation_the_newest_is_shown_and_the_rest_named() -> None
 
 
 def test_labels_are_of_a_conversation_also_where_what_differs_is_left_out(store: Any) -> None:
-    reviews = pytest.importorskip("calibrate.reviews")
     for end in ("Bob is my son.", "Bob is a thief."):
         agent = transferring(5, 0, 1, 2, 3)
         agent.invoke(
@@ -529,7 +533,7 @@ def test_labels_are_of_a_conversation_also_where_what_differs_is_left_out(store:
         ReviewBridge(store).enqueue(agent, CONFIG)
     decide(store, action="approve")
     artifact = artifact_of(AgentChat())
-    assert [step.correct for step in reviews.read_reviews(store, [artifact]).items] == [True, None]
+    assert [step.correct for step in read_reviews(store, [artifact]).items] == [True, None]
 
 
 def test_the_stored_verdict_says_what_was_judged(store: Any) -> None:
@@ -658,9 +662,6 @@ def test_only_the_threads_own_items_are_closed(store: Any) -> None:
 
 def flaky(fails: list[BaseException], ran: list[int], also: Any = None) -> Any:
     """The tools, with a transfer that fails while there is an error left, and runs ``also`` before it returns."""
-    from langchain_core.tools import tool
-
-    from tests.integrations.agents.agent_fakes import balance, close
 
     @tool
     def transfer(to: str, amount: int) -> str:
@@ -677,8 +678,6 @@ def flaky(fails: list[BaseException], ran: list[int], also: Any = None) -> Any:
 
 def approved(store: Any, tools: Any, more: Any = (), **bridging: Any) -> tuple[Any, ReviewBridge, Any]:
     """An agent, a bridge, and the item of its approved transfer of 5."""
-    from tests.integrations.agents.test_langchain_agents import agent_of, gate
-
     steps = {("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."], **dict(more)}
     model = AgentChat(steps=steps)
     agent = agent_of(model, gate(model), tools=tools)
@@ -712,7 +711,6 @@ async def test_an_approved_call_outlives_an_error_of_its_tool(store: Any, is_asy
 
 def stumbling(fails: list[BaseException], after: str = "tool") -> Any:
     """A step before each model call that follows such a message; it fails while there is an error left."""
-    from langchain.agents.middleware import before_model
 
     @before_model
     def stumble(state: Any, runtime: Any) -> None:
@@ -723,8 +721,6 @@ def stumbling(fails: list[BaseException], after: str = "tool") -> Any:
 
 
 def test_what_fails_after_the_call_is_repeated_without_the_call(store: Any) -> None:
-    from tests.integrations.agents.test_langchain_agents import agent_of, gate
-
     ran: list[int] = []
     model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
     agent = agent_of(model, [stumbling([RuntimeError("down")]), gate(model)], tools=flaky([], ran))
@@ -737,8 +733,6 @@ def test_what_fails_after_the_call_is_repeated_without_the_call(store: Any) -> N
 
 
 def test_a_killed_process_loses_no_approved_call(tmp_path: Path) -> None:
-    pytest.importorskip("langgraph.checkpoint.sqlite", reason="langgraph-checkpoint-sqlite is not installed")
-    pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     url = str(tmp_path / "checkpoints.db")
     assert run_process("die", url, tmp_path / "died.json").wait(timeout=300) == -signal.SIGKILL
     assert run_process("again", url, tmp_path / "again.json").wait(timeout=300) == 0
@@ -753,8 +747,6 @@ def test_a_killed_process_loses_no_approved_call(tmp_path: Path) -> None:
 @pytest.mark.parametrize("moved", ["a message", "a message whose turn fails", "an update"])
 def test_a_thread_that_has_moved_on_is_not_run_again(store: Any, moved: str) -> None:
     """A newer message took the place of the approved call, whether its own turn has ended or not."""
-    from tests.integrations.agents.test_langchain_agents import agent_of, gate
-
     ran: list[int] = []
     model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], **NEVER_MIND})
     fails: list[BaseException] = [ConnectionError("bank is down")]
@@ -781,11 +773,6 @@ def test_a_thread_that_has_moved_on_is_not_run_again(store: Any, moved: str) -> 
 
 def test_a_graph_that_stops_where_it_should_is_left_there(store: Any) -> None:
     """It has work left, but the run that was given the decision returned."""
-    from langchain.agents import create_agent
-
-    from tests.integrations.agents.agent_fakes import SYSTEM
-    from tests.integrations.agents.test_langchain_agents import gate
-
     ran: list[int] = []
     model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
     agent: Any = create_agent(
@@ -806,13 +793,10 @@ def test_a_graph_that_stops_where_it_should_is_left_there(store: Any) -> None:
 
 
 def test_what_lapsed_and_failed_is_carried_on_as_well(tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    from tests.integrations.agents.test_langchain_agents import agent_of, gate
-
     model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
     agent = agent_of(model, [stumbling([RuntimeError("down")]), gate(model)])
     now = 1000.0
-    with review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
+    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
         bridge, item = queued(store, agent, expires_in=60)
         now = 1061.0
         with pytest.raises(RuntimeError):
@@ -865,9 +849,8 @@ def test_who_read_the_interrupt_before_another_answered_it_gets_none(store: Any)
 
 def test_a_run_that_was_broken_off_keeps_its_lease(tmp_path: Path) -> None:
     """After Ctrl-C a tool may still be running, so nobody goes on before the lease is over."""
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     now = 1000.0
-    with review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
+    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
         ran: list[int] = []
         agent, bridge, _ = approved(store, flaky([KeyboardInterrupt()], ran), lease=60)
         with pytest.raises(KeyboardInterrupt):
@@ -893,10 +876,6 @@ class Who:
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_resumed_run_gets_the_callers_arguments(store: Any, is_async: bool) -> None:
     """Without its context a tool failed, and nobody could give it one."""
-    from langchain_core.tools import tool
-
-    from tests.integrations.agents.agent_fakes import balance, close
-    from tests.integrations.agents.test_langchain_agents import agent_of, gate
 
     @tool
     def transfer(to: str, amount: int, runtime: ToolRuntime[Who, Any]) -> str:
@@ -921,10 +900,6 @@ WEI = ToolCall(name="transfer", arguments={"to": "bob", "amount": 25 * 10**18})
 
 @pytest.mark.parametrize("number", [-(2**63) - 1, -(2**63), 2**64 - 1, 2**64])
 def test_a_number_is_storable_if_langgraph_stores_it(number: int) -> None:
-    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-
-    from guardrail.plain_json import json_fault
-
     try:
         JsonPlusSerializer().dumps_typed({"amount": number})
     except TypeError:
@@ -935,8 +910,6 @@ def test_a_number_is_storable_if_langgraph_stores_it(number: int) -> None:
 
 def test_an_edit_with_a_number_that_langgraph_cannot_store_is_refused_and_can_be_made_again() -> None:
     """It was kept, and stopped the graph at every resume."""
-    from pydantic import ValidationError
-
     agent = transferring(5, 0, 1, 2, 3)
     agent.invoke({"messages": "pay bob"}, CONFIG)
     edit = {"type": "edit", "edited_action": {"name": "transfer", "args": dict(WEI.arguments)}}
@@ -953,9 +926,8 @@ def test_the_queue_refuses_a_number_that_langgraph_cannot_store(store: Any) -> N
 
 
 def test_what_nobody_decides_in_time_is_rejected(tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     now = 1000.0
-    with review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
+    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
         graph = graph_of(Counter())
         bridge = ReviewBridge(store, expires_in=60)
         graph.invoke({"messages": ["anything"]}, CONFIG)

@@ -36,3 +36,8 @@ REVIEWED: dict[str, tuple[dict[str, Any], str]] = {
     "reject": ({"type": "reject", "message": "Not the capital, ask Bob."}, "Not sure."),
 }
 """Decisions about `UNSURE_TEXT`'s first answer: the decision, and what the user gets."""
+
+
+def decide_in(store: Any, item: Any, decision: Any) -> None:
+    """Decide about an item of the review queue."""
+    store.decide(store.claim("ann", item=item.id), decision)

@@ -14,9 +14,10 @@ import pytest
 from langchain_core.messages import AIMessage
 from pydantic import BaseModel, ValidationError
 
-agents = pytest.importorskip("agents", reason="openai-agents is not installed")
+pytest.importorskip("agents", reason="openai-agents is not installed")
+pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 
-from agents import (  # noqa: E402
+from agents import (
     Agent,
     Model,
     ModelBehaviorError,
@@ -33,23 +34,24 @@ from agents import (  # noqa: E402
     function_tool,
     set_tracing_disabled,
 )
-from agents.retry import ModelRetrySettings, RetryDecision, retry_policies  # noqa: E402
-from agents.testing import assistant_message, function_call  # noqa: E402
-from openai import AsyncOpenAI  # noqa: E402
+from agents.retry import ModelRetrySettings, RetryDecision, retry_policies
+from agents.testing import assistant_message, function_call
+from openai import AsyncOpenAI
 
-from calibrate.data.records import read_records  # noqa: E402
-from calibrate.reviews.steps import reviews_of_store  # noqa: E402
-from guardrail import AbstainedError, Bindings, PromptWrapping, UnmeasuredError  # noqa: E402
-from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact  # noqa: E402
-from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
-from guardrail.guard.abstention import ABSTENTION  # noqa: E402
-from guardrail.sampling.sampler import Sampler  # noqa: E402
-from guardrail.testing import make_artifact  # noqa: E402
-from integrations._agents.call_reviews import APPROVED  # noqa: E402
-from integrations._agents.decisions import ANSWERED  # noqa: E402
-from integrations._agents.held import MessageNote, ToolCallOrder  # noqa: E402
-from integrations._frameworks.openai_agents_items import events_of, to_response  # noqa: E402
-from integrations.openai_agents_guard import (  # noqa: E402
+from calibrate.data.records import read_records
+from calibrate.reviews.steps import reviews_of_store
+from guardrail import AbstainedError, Bindings, PromptWrapping, UnmeasuredError
+from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact
+from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.guard.abstention import ABSTENTION
+from guardrail.review import Candidate, Decision, ReviewStore
+from guardrail.sampling.sampler import Sampler
+from guardrail.testing import make_artifact
+from integrations._agents.call_reviews import APPROVED
+from integrations._agents.decisions import ANSWERED
+from integrations._agents.held import MessageNote, ToolCallOrder
+from integrations._frameworks.openai_agents_items import events_of, to_response
+from integrations.openai_agents_guard import (
     AgentsModelChat,
     Approvals,
     GuardedModel,
@@ -57,7 +59,7 @@ from integrations.openai_agents_guard import (  # noqa: E402
     VerdictStore,
     agent_bindings,
 )
-from tests.integrations.frameworks.cases import (  # noqa: E402
+from tests.integrations.frameworks.cases import (
     ANSWER_EDIT,
     EDIT,
     JSON_EDIT,
@@ -69,9 +71,10 @@ from tests.integrations.frameworks.cases import (  # noqa: E402
     UNSURE,
     UNSURE_TEXT,
     Reply,
+    decide_in,
 )
-from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION  # noqa: E402
-from tests.integrations.openai.scripted_server import Served  # noqa: E402
+from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION
+from tests.integrations.openai.scripted_server import Served
 
 N = 4
 
@@ -365,29 +368,6 @@ def test_by_default_an_unsure_call_is_not_even_proposed() -> None:
     assert (result.final_output, bank.paid) == ("Not sure.", [])
 
 
-@pytest.mark.parametrize("approved", [True, False])
-def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_path: Path, approved: bool) -> None:
-    store = tmp_path / "verdicts.sqlite"
-    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
-    result = run(bank.agent(), "Pay 5")
-    assert (bank.paid, len(bank.inner.calls)) == ([], N + 1)
-    assert len(result.interruptions) == 1
-    written = result.to_state().to_string()
-
-    later = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))  # another process
-
-    async def resume() -> Any:
-        state = await RunState.from_string(later.agent(), written)
-        (item,) = state.get_interruptions()
-        state.approve(item) if approved else state.reject(item)
-        return await Runner.run(later.agent(), state)
-
-    resumed = asyncio.run(resume())
-    assert resumed.final_output == "Done"
-    assert later.paid == ([5] if approved else [])
-    assert len(later.inner.calls) == N + 1  # the turn after the tool; nothing was drawn again for the call
-
-
 def test_a_held_call_needs_a_tool_that_waits() -> None:
     bank = Bank(Scripted(UNSURE), on_abstain="review")
     with pytest.raises(UsageError, match="would run held-back calls"):
@@ -509,9 +489,8 @@ def test_a_checked_tool_runs_accepted_calls_and_no_others() -> None:
 
 @pytest.mark.parametrize("kind", [*OUTCOMES, "expired"])
 def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     now = [1000.0]
-    store = review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0])
+    store = ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0])
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
     guarded_agent, bridge = bank.agent(), ReviewBridge(store, expires_in=60)
     result = run(guarded_agent, "Pay what I owe")
@@ -521,9 +500,9 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     if kind != "expired":
         assert asyncio.run(bridge.resume(bank.model, guarded_agent, result)) is None
         decision, paid, expected_start = OUTCOMES[kind]
-        call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
-        more = {"edit": {"candidate": call}, "respond": {"text": decision.get("message")}}.get(kind, {})
-        store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, note="Bob lies.", **more))
+        call = Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
+        more: Any = {"edit": {"candidate": call}, "respond": {"text": decision.get("message")}}.get(kind, {})
+        decide_in(store, item, Decision(action=kind, note="Bob lies.", **more))
     else:
         now[0] = 1061.0
         paid, expected_start = [], "This call of pay was not run: Nobody decided in time."
@@ -537,15 +516,14 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
 
 
 def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    inner, bank, store = Scripted(SURE, ["Done"]), Bank(Scripted(SURE)), review.ReviewStore(tmp_path / "reviews.db")
+    inner, bank, store = Scripted(SURE, ["Done"]), Bank(Scripted(SURE)), ReviewStore(tmp_path / "reviews.db")
     records = tmp_path / "records.jsonl"
     model = GuardedModel(inner, tools={"pay": "collect"}, records=records, probe="off")
     guarded_agent, bridge = agent(model, tools=[model.tool(bank._tool())]), ReviewBridge(store)
     result = run(guarded_agent, "Pay what I owe")
     (item,) = asyncio.run(bridge.enqueue(model, result))
-    call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
-    store.decide(store.claim("ann", item=item.id), review.Decision(action="edit", candidate=call))
+    call = Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
+    decide_in(store, item, Decision(action="edit", candidate=call))
     assert bank.paid == []
     assert asyncio.run(bridge.resume(model, guarded_agent, result)).final_output == "Done"
     assert bank.paid == [7]
@@ -579,7 +557,6 @@ class Twice(Scripted):
 @pytest.mark.parametrize("inner", [Scripted, Twice])
 @pytest.mark.parametrize("way", ["direct", "queue", "saved"])
 async def test_the_user_gets_the_persons_text_and_no_call_runs(inner: Any, way: str, tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     store = tmp_path / "verdicts.sqlite"
     made = partial(Bank, inner(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
     bank = await asyncio.to_thread(made)
@@ -588,12 +565,12 @@ async def test_the_user_gets_the_persons_text_and_no_call_runs(inner: Any, way: 
     result: Any = await Runner.run(bank_agent, "Pay what I owe")
     drawn = len(bank.inner.calls)
     if way == "queue":
-        queue = review.ReviewStore(tmp_path / "reviews.db")
+        queue = ReviewStore(tmp_path / "reviews.db")
         bridge = ReviewBridge(queue)
         for number, item in enumerate(await bridge.enqueue(bank.model, result)):
             assert "answer" in item.content.allowed
             text = {"action": "answer", "text": "Please call us."} if number == 0 else {"action": "approve"}
-            queue.decide(queue.claim("ann", item=item.id), review.Decision.from_stored(text))
+            decide_in(queue, item, Decision.from_stored(text))
         done = await bridge.resume(bank.model, bank_agent, result)
         fates = [[event.what for event in queue.trail(item.id)][-1] for item in queue.items()]
         assert fates == ["carried_out", "lapsed"][: len(fates)]  # an approval beside it is not carried out
@@ -1029,9 +1006,8 @@ async def test_the_answer_of_an_agent_that_was_handed_over_to_waits() -> None:
 
 @pytest.mark.parametrize("kind", [*REVIEWED, "expired"])
 def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     now = [1000.0]
-    store = review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0])
+    store = ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0])
     model, guarded_agent = answering(UNSURE_TEXT)
     bridge, result = ReviewBridge(store, expires_in=60), run(guarded_agent, "?")
     (item,) = asyncio.run(bridge.enqueue(model, result))
@@ -1043,10 +1019,10 @@ def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Pa
     else:
         decision, expected = REVIEWED[kind]
         action = decision["type"]
-        edited = {"candidate": review.Candidate(text=expected)} if action == "edit" else {}
+        edited = {"candidate": Candidate(text=expected)} if action == "edit" else {}
         more = {"text": expected} if action == "respond" else {}
-        decided = review.Decision(action=action, note="Bob lies.", **edited, **more)  # the user does not see the note
-        store.decide(store.claim("ann", item=item.id), decided)
+        decided = Decision(action=action, note="Bob lies.", **edited, **more)  # the user does not see the note
+        decide_in(store, item, decided)
     assert asyncio.run(bridge.resume(model, guarded_agent, result)).final_output == expected
     assert asyncio.run(bridge.resume(model, guarded_agent, result)) is None  # it is given out once
     assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]

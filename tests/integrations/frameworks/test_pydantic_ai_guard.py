@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
+pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 
 from openai import AsyncOpenAI
 from pydantic_ai import (
@@ -55,6 +56,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan
 from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.review import Decision, ReviewStore
 from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
@@ -82,6 +84,7 @@ from tests.integrations.frameworks.cases import (
     UNSURE,
     UNSURE_TEXT,
     Reply,
+    decide_in,
 )
 from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION
 from tests.integrations.openai.scripted_server import Served
@@ -508,12 +511,11 @@ def test_a_person_approves_edits_rejects_or_responds(kind: str, tmp_path: Path) 
 
 
 async def test_a_run_that_fails_after_the_decision_can_be_resumed_again(tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    store = review.ReviewStore(tmp_path / "reviews.db")
+    store = ReviewStore(tmp_path / "reviews.db")
     bank = await asyncio.to_thread(Bank, Scripted(UNSURE, ["Done"]), on_abstain="review")
     bridge, result = ReviewBridge(store), await bank.agent.run("Pay 5")
     (item,) = await bridge.enqueue(bank.guard, result)
-    store.decide(store.claim("ann", item=item.id), review.Decision(action="approve"))
+    decide_in(store, item, Decision(action="approve"))
     with pytest.raises(ArtifactMismatchError):
         await bridge.resume(bank.guard, bank.agent, result, model_settings={"temperature": 1})
     assert (await bridge.resume(bank.guard, bank.agent, result)).output == "Done"
@@ -608,15 +610,14 @@ async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> N
 
 @pytest.mark.parametrize("queue", [True, False])
 def test_the_user_gets_the_persons_text_and_the_call_does_not_run(queue: bool, tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
     result = bank.run("Pay what I owe")
     if queue:
-        store = review.ReviewStore(tmp_path / "reviews.db")
+        store = ReviewStore(tmp_path / "reviews.db")
         bridge = ReviewBridge(store)
         (item,) = asyncio.run(bridge.enqueue(bank.guard, result))
-        decision = review.Decision(action="answer", text="Please call us.")
-        store.decide(store.claim("ann", item=item.id), decision)
+        decision = Decision(action="answer", text="Please call us.")
+        decide_in(store, item, decision)
         done = asyncio.run(bridge.resume(bank.guard, bank.agent, result))
     else:
         (value,) = asyncio.run(bank.guard.review_requests(result))
@@ -885,6 +886,12 @@ class City(BaseModel):
     name: str
 
 
+class Able(Scripted):
+    @property
+    def profile(self) -> Any:
+        return {**super().profile, "supports_json_schema_output": True}
+
+
 @pytest.mark.parametrize("sure", [True, False])
 @pytest.mark.parametrize("native", [True, False])
 def test_structured_answers_are_objects_or_errors(sure: bool, native: bool) -> None:
@@ -892,12 +899,6 @@ def test_structured_answers_are_objects_or_errors(sure: bool, native: bool) -> N
     answers: list[Reply] = [
         json.dumps({"name": name}) if native else ("final_result", {"name": name}) for name in names
     ]
-
-    class Able(Scripted):
-        @property
-        def profile(self) -> Any:
-            return {**super().profile, "supports_json_schema_output": True}
-
     inner = Able(answers)
     output_type: Any = NativeOutput(City) if native else City
     bindings = asyncio.run(agent_bindings(agent(inner, output_type=output_type)))
@@ -910,12 +911,6 @@ def test_structured_answers_are_objects_or_errors(sure: bool, native: bool) -> N
     else:
         with pytest.raises(AbstainedError):
             asyncio.run(guarded_agent.run("?"))
-
-
-class Able(Scripted):
-    @property
-    def profile(self) -> Any:
-        return {**super().profile, "supports_json_schema_output": True}
 
 
 FITTED: dict[str, Any] = {"estimator": "lexical_similarity", "threshold": 0.01}
@@ -952,14 +947,13 @@ def test_a_person_decides_about_a_held_back_structured_answer(decision: Any, out
 
 
 def test_a_rejected_structured_answer_is_carried_out_once(tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    store = review.ReviewStore(tmp_path / "reviews.db")
+    store = ReviewStore(tmp_path / "reviews.db")
     inner = Scripted([("final_result", {"name": name}) for name in ("Rome", "Oslo", "Bern", "Riga", "Kiev")])
     bindings = asyncio.run(agent_bindings(agent(inner, output_type=[City, DeferredToolRequests])))
     guard, guarded_agent = answering(inner, output=City, fitted={"bindings": bindings, **FITTED})
     bridge, result = ReviewBridge(store), asyncio.run(guarded_agent.run("?"))
     (item,) = asyncio.run(bridge.enqueue(guard, result))
-    store.decide(store.claim("ann", item=item.id), review.Decision(action="reject", note="Bob lies."))
+    decide_in(store, item, Decision(action="reject", note="Bob lies."))
     with pytest.raises(AbstainedError) as caught:
         asyncio.run(bridge.resume(guard, guarded_agent, result))
     assert caught.value.message == "Not sure."  # the note is for reviewers alone
