@@ -25,15 +25,14 @@ from .errors import (  # noqa: E402
     UnstorableError,
 )
 from .hooks import ask_reviewer, audit_sample, content_of, ticket  # noqa: E402
-from .item import ACTIONS, Candidate, Content, Decision, Event, Item, ItemDecision, Stats, by_items  # noqa: E402
-from .monitors import CanaryMonitor, DriftMonitor, Monitors, RiskMonitor, SharedSwitch  # noqa: E402
+from .item import ACTIONS, Candidate, Content, Decision, Event, Item, ItemDecision, by_items  # noqa: E402
+from .monitors import Monitors, RiskMonitor  # noqa: E402
 from .purging import Purged  # noqa: E402
 from .store import Lease, ReviewStore, WorkLease  # noqa: E402
 
 __all__ = [
     "ACTIONS",
     "AlreadyDecidedError",
-    "CanaryMonitor",
     "Candidate",
     "CandidateRule",
     "CandidateSet",
@@ -41,7 +40,6 @@ __all__ = [
     "Decision",
     "Deliverer",
     "Destination",
-    "DriftMonitor",
     "Event",
     "Item",
     "ItemDecision",
@@ -53,8 +51,6 @@ __all__ = [
     "ReviewError",
     "ReviewStore",
     "RiskMonitor",
-    "SharedSwitch",
-    "Stats",
     "StoreUnavailableError",
     "UnknownItemError",
     "UnstorableError",

@@ -39,7 +39,7 @@ from .tables import LONGEST_MONITOR, monitors, steps
 
 __all__ = ["CanaryMonitor", "DriftMonitor", "MonitorStep", "MonitorView", "Monitors", "RiskMonitor", "SharedSwitch"]
 
-POINTS = 2_000
+POINTS = 400
 """Largest number of points read of a history."""
 _log = logging.getLogger("guardrail")
 State = TypeVar("State", bound=BettingState)

@@ -36,8 +36,7 @@ class FieldRow:
     Attributes:
         number: Its number in the form.
         label: The path in words.
-        text: The value; a text without its quotes.
-        before: What an edit starts from.
+        before: The value, a text without its quotes; empty if the answer leaves it out.
         item: The item itself.
         others: Other values that samples have in its place, each with the number of samples.
         samples: Number of samples.
@@ -45,7 +44,6 @@ class FieldRow:
 
     number: int
     label: str
-    text: str
     before: str
     item: ItemVerdict
     others: tuple[tuple[str, int], ...]
@@ -263,16 +261,13 @@ def rows_of(content: Content) -> list[FieldRow]:
         judged = candidate.tool_calls[0].arguments if candidate.tool_calls else _document(candidate.text)
     rows = []
     for number, item in enumerate(content.items):
-        place, _ = _followed(judged, item.path)
-        seen = Counter(_value_at(document, item.path) for document in documents)
+        seen = Counter(_followed(document, item.path)[1] for document in documents)
         seen.pop(_MISSING if item.absent else _as_json(json.loads(item.text)), None)
-        before = "" if item.absent else _shown(item.text)
         rows.append(
             FieldRow(
                 number=number,
-                label=place or "the value",
-                text="(the answer leaves this field out)" if item.absent else before,
-                before=before,
+                label=_followed(judged, item.path)[0] or "the value",
+                before="" if item.absent else _shown(item.text),
                 item=item,
                 others=tuple((_shown(value), n) for value, n in seen.most_common(ALTERNATIVES)),
                 samples=len(documents),
@@ -281,37 +276,32 @@ def rows_of(content: Content) -> list[FieldRow]:
     return rows
 
 
-_MISSING, _UNREADABLE = "(left out)", "(unreadable)"
+_MISSING = "(left out)"
 
 
 def _document(text: str) -> Any:
+    """A sample's answer, or the arguments of its call; None if it cannot be read."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return _UNREADABLE
+        return None
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict) and "arguments" in value[0]:
         return value[0]["arguments"]  # a tool call, as samples are stored
     return value
 
 
-def _followed(document: Any, path: str) -> tuple[str, Any]:
-    """A path in words, entries of a list counted from 1, and the value there; `_MISSING` if there is none."""
-    words = []
+def _followed(document: Any, path: str) -> tuple[str, str]:
+    """A path in words, entries of a list counted from 1, and the value there as JSON; `_MISSING` if there is none."""
+    words, missing = [], False
     for name in map(unescaped, path.split("/")[1:]):
         if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
             document, name = document[int(name)], f"{int(name) + 1}"
+        elif isinstance(document, dict) and name in document:
+            document = document[name]
         else:
-            document = document.get(name, _MISSING) if isinstance(document, dict) else _MISSING
+            document, missing = None, True
         words.append(name)
-    return " › ".join(words), document
-
-
-def _value_at(document: Any, path: str) -> str:
-    """The value at a path as text. Lists are compared item by item, so their items have no value of their own here."""
-    if document == _UNREADABLE:
-        return _UNREADABLE
-    _, value = _followed(document, path)
-    return _MISSING if value is _MISSING else _as_json(value)
+    return " › ".join(words), _MISSING if missing else _as_json(document)
 
 
 def _as_json(value: Any) -> str:

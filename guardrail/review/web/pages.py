@@ -30,8 +30,6 @@ LARGEST_DECISION = 16_000_000
 PAGE = 50
 LONGEST_SEARCH = 200
 """Characters of a search that are used."""
-POINTS = 400
-"""Points of a monitor's plot."""
 
 
 class Pages:
@@ -198,10 +196,8 @@ class Pages:
 
     def monitor(self, call: SiteCall) -> Response:
         """Every monitor with its history."""
-        plots = [
-            (view, wealth_plot(self._monitors.history(view.name, most=POINTS), view.state.delta))
-            for view in self._monitors.all()
-        ]
+        views = self._monitors.all()
+        plots = [(view, wealth_plot(self._monitors.history(view.name), view.state.delta)) for view in views]
         return self._site.page(call, "monitor.html", views=plots)
 
     def acknowledge(self, call: SiteCall) -> Response:
