@@ -100,7 +100,7 @@ def learn(
     """
     _refuse_bounds(pool)
     kept, rate = thinned(pool)
-    sample = usable(kept, missing, "reviews in a sample of these answers")
+    sample = usable(kept, missing, "reviews in the sample")
     key = artifact.estimator.name
     groups: Groups = "category" if artifact.calibration.group is None else "cluster"
     records = [_record(item, key) for item in sample]

@@ -92,7 +92,7 @@ def usable(rows: Sequence[_Row], missing: Missing, what: str) -> list[_Row]:
     if not used:
         n_open = sum(row.open for row in rows)
         behind = waiting(rows, missing) or "Decide about open ones first."
-        raise UsageError(f"there are {len(rows)} {what}, {n_open} of them open, and none can be used yet. {behind}")
+        raise UsageError(f"none of the {len(rows)} {what} can be used yet; {n_open} are open. {behind}")
     return used
 
 

@@ -251,7 +251,10 @@ def test_what_waits_for_an_open_item_is_counted_with_the_ways_out() -> None:
 
 def test_decisions_that_only_wait_are_named_where_nothing_can_be_used() -> None:
     items = (item("b", 0.1, None), *(item(f"{i}", 0.1, True) for i in range(3)))
-    with pytest.raises(UsageError, match=r"1 of them open, and none can be used yet. 3 decisions wait behind item b"):
+    with pytest.raises(
+        UsageError,
+        match=r"none of the 4 reviews in the sample can be used yet; 1 are open. 3 decisions wait behind item b",
+    ):
         learn(pool_of(*items), ARTIFACT, name="reviews", missing="wait")
 
 

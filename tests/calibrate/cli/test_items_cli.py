@@ -280,7 +280,7 @@ def test_an_empty_queue_of_a_gate_of_items_makes_no_artifact(tmp_path: Path) -> 
     result = called("learn", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
     assert result.exit_code != 0
     shown = " ".join(result.output.replace("│", " ").split())
-    assert "there are 0 reviews in a sample of these answers, 0 of them open, and none can be used" in shown
+    assert "none of the 0 reviews in the sample can be used yet; 0 are open" in shown
     assert not (tmp_path / "new.json").exists()
 
 

@@ -230,7 +230,7 @@ def test_what_another_artifact_judged_is_left_out_and_counted_unless_it_is_named
     with ReviewStore(reviewed) as store:
         n = len(read_reviews(store, [ARTIFACT]).items)
     assert f"{n} items were judged by other artifacts, or by none, and are left out." in run(*command)
-    assert "there are 0 reviews" in run(*command, "--out", tmp_path / "new.json", code=2)
+    assert "none of the 0 reviews" in run(*command, "--out", tmp_path / "new.json", code=2)
     assert "left out" not in run(*command, "--earlier", reviewed.with_name("artifact.json"))
 
 

@@ -598,9 +598,7 @@ def test_the_item_that_others_wait_for_is_named_with_its_holder() -> None:
         store.claim("bob", item=first.id)
     refused = CliRunner().invoke(app, ["learn", "reviews.db", "--tool", "transfer"])
     output = " ".join(refused.output.replace("│", "").split())
-    assert (
-        "there are 4 decisions about 'transfer', 1 of them open, and none can be used yet. 3 decisions wait" in output
-    )
+    assert "none of the 4 decisions about 'transfer' can be used yet; 1 are open. 3 decisions wait" in output
     assert f"behind item {first.id} (/items/{first.id} on the review page, where bob holds it until 20" in output
 
 
