@@ -110,9 +110,9 @@ class _Counting(Comparer):
         key: str = self._inner.identity(text)
         return key
 
-    def answers(self, items: Sequence[Item]) -> Sequence[Any]:
+    def compare(self, items: Sequence[Item]) -> Sequence[Any]:
         _Counting.asked += len(items)
-        answers: Sequence[Any] = self._inner.answers(items)
+        answers: Sequence[Any] = self._inner.compare(items)
         return answers
 
 

@@ -363,7 +363,7 @@ def _compares(comparer: Comparer) -> Finding:
     """Whether a judge or a similarity tells equal from different answers."""
     role, name, start = comparer.role, comparer.spec.name, time.perf_counter()
     try:
-        answers = [comparer.answers([(QUESTION, *pair) for pair in pairs]) for pairs in PAIRS]
+        answers = [comparer.compare([(QUESTION, *pair) for pair in pairs]) for pairs in PAIRS]
         told = [tuple(math.nan if each is None else comparer.read(each) for each in both) for both in answers]
         tells = any(same > other for same, other in told)
     except Exception as error:  # user code may raise anything

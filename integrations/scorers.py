@@ -255,7 +255,7 @@ def grounded(entailment: Entailment, slot: str = "context", *, timeout: float = 
     @scorer(version=1, higher="certain", params=params, timeout=timeout, calls=0, name="grounded")
     def rate(answer: str, slots: dict[str, str]) -> Any:
         # No question: premise and hypothesis are whole texts.
-        scores = entailment.entailment_batch([("", slots[slot], sentence) for sentence in sentences(answer)])
+        scores = entailment.compare([("", slots[slot], sentence) for sentence in sentences(answer)])
         supports = [None if score is None else score.entailment for score in scores]
         return None if not supports or None in supports else min(each for each in supports if each is not None)
 

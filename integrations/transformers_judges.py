@@ -172,7 +172,7 @@ class NliJudge(_NliBased, Judge):
         UsageError: The model cannot be loaded, is another revision, or its labels are not those of NLI.
     """
 
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+    def compare(self, items: Sequence[Item]) -> list[bool | None]:
         """Entailment both ways for pairs of several questions; None for a pair that could not be read."""
         ordered = [(question, min(a, b), max(a, b)) for question, a, b in items]
         there = self._entailed(ordered)
@@ -199,7 +199,7 @@ class NliEntailment(_NliBased, Entailment):
         UsageError: As for `NliJudge`.
     """
 
-    def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
+    def compare(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
         """Scores of each (question, premise, hypothesis), in order; None for a pair that could not be read."""
         return [None if logits is None else scores(logits) for logits in self._logits(items)]
 
@@ -225,7 +225,7 @@ class NliSimilarity(_NliBased, Similarity):
             raise UsageError(f"temperature must be a finite number above 0, got {self.temperature}. The default is 1.")
         super().__post_init__()
 
-    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
+    def compare(self, items: Sequence[Item]) -> list[float | None]:
         """Mean probability of entailment for pairs of several questions, both directions in one pass."""
         # Sorted, so that the batches do not depend on the order of a pair.
         ordered = [(question, min(a, b), max(a, b)) for question, a, b in items if a != b]
@@ -346,7 +346,7 @@ class EmbeddingJudge(_EmbeddingBased, Judge):
             raise UsageError(f"threshold must be in (0, 1], got {self.threshold}. The default is 0.9.")
         super().__post_init__()
 
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+    def compare(self, items: Sequence[Item]) -> list[bool | None]:
         """Cosine behind the guards for pairs of several questions; None for a pair that could not be read.
 
         Pairs that a guard keeps apart and pairs of equal texts need no embedding.
@@ -380,7 +380,7 @@ class EmbeddingSimilarity(_EmbeddingBased, Similarity):
         """The normalised text (`guardrail.judges.normalise`): answers with equal keys are one answer."""
         return normalise(text)
 
-    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
+    def compare(self, items: Sequence[Item]) -> list[float | None]:
         """Cosine, at least 0, for pairs of several questions; None for a pair that could not be read."""
         equal = {item: self.identity(item[1]) == self.identity(item[2]) for item in items}
         differing = [item for item in items if not equal[item] and (not self.guards or agree(*item[1:]))]

@@ -251,7 +251,7 @@ def merged(records: Sequence[Record], judge: Judge | None) -> Merged | None:
     ]
     if judge is None or not items:
         return None
-    verdicts = iter(judge.equivalent_batch(items))
+    verdicts = iter(judge.compare(items))
     same = [(record, [ref for ref in record.references if next(verdicts)]) for record in wrong]
     pairs = tuple((record.id, record.answer or "", found[0]) for record, found in same if found)
     return Merged(judge.spec.name, pairs, len(wrong)) if pairs else None

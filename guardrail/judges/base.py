@@ -35,8 +35,8 @@ class Comparer(ABC):
         """Name, version and parameters."""
 
     @abstractmethod
-    def answers(self, items: Sequence[Item]) -> Sequence[Any]:
-        """One answer for each item, in order; None without one (the score is then unmeasured)."""
+    def compare(self, items: Sequence[Item]) -> Sequence[Any]:
+        """Verdicts, ratings or scores of several questions at once: one for each item, in order; None without one."""
 
     @staticmethod
     @abstractmethod
@@ -78,7 +78,7 @@ class Comparer(ABC):
 class Judge(Comparer):
     """Decides whether two answers mean the same.
 
-    A subclass defines ``spec`` and one of ``equivalent`` and ``equivalent_batch``; each is the default of the other.
+    A subclass defines ``spec`` and one of ``equivalent`` and ``compare``; each is the default of the other.
     Equivalence must be symmetric: a judge that asks a directed question (entailment) asks it both ways itself.
     """
 
@@ -92,15 +92,11 @@ class Judge(Comparer):
         Returns:
             One verdict for each pair, in order; None without a verdict (the score is then unmeasured).
         """
-        return self.equivalent_batch([(question, a, b) for a, b in pairs])
+        return list(self.compare([(question, a, b) for a, b in pairs]))
 
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+    def compare(self, items: Sequence[Item]) -> Sequence[bool | None]:
         """Verdicts on pairs of several questions at once, each (question, a, b)."""
         return by_question(items, self.equivalent)
-
-    def answers(self, items: Sequence[Item]) -> Sequence[Any]:
-        """As `equivalent_batch`."""
-        return self.equivalent_batch(items)
 
     @staticmethod
     def read(answer: Any) -> bool:
@@ -121,7 +117,7 @@ class EqualityJudge(Judge):
         ...
         ...     def identity(self, text: str) -> str:
         ...         return text[:1].casefold()
-        >>> FirstLetter().equivalent_batch([("Capital of France?", "Paris", "paris, France")])
+        >>> FirstLetter().compare([("Capital of France?", "Paris", "paris, France")])
         [True]
     """
 
@@ -150,7 +146,7 @@ class EntailmentScores:
 class Entailment(Comparer):
     """Says whether a premise entails or contradicts a hypothesis: directed, unlike a `Judge`.
 
-    A subclass defines ``spec`` and ``entailment_batch``.
+    A subclass defines ``spec`` and ``compare``.
     """
 
     __slots__ = ()
@@ -158,12 +154,8 @@ class Entailment(Comparer):
     role = "entailment"
 
     @abstractmethod
-    def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
+    def compare(self, items: Sequence[Item]) -> Sequence[EntailmentScores | None]:
         """Scores of each (question, premise, hypothesis), in order; None without scores (then unmeasured)."""
-
-    def answers(self, items: Sequence[Item]) -> Sequence[Any]:
-        """As `entailment_batch`."""
-        return self.entailment_batch(items)
 
     @staticmethod
     def read(answer: EntailmentScores) -> float:

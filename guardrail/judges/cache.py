@@ -117,7 +117,7 @@ class _Cached(Comparer):
         key: str = self._inner.identity(text)
         return key
 
-    def _known(self, items: Sequence[Item]) -> list[Any]:
+    def compare(self, items: Sequence[Item]) -> list[Any]:
         """Answers from the cache if it has them, else of the inner one."""
         judge = canonical_json([self.role, self.spec.model_dump(mode="json")], compact=False)
         keys = [_key(self.role, judge, item) for item in items]
@@ -127,7 +127,7 @@ class _Cached(Comparer):
         unknown = list(missing)
         for start in range(0, len(unknown), SLICE):
             part = unknown[start : start + SLICE]
-            answers = self._inner.answers([missing[key] for key in part])
+            answers = self._inner.compare([missing[key] for key in part])
             fresh = {key: answer for key, answer in zip(part, answers, strict=True) if answer is not None}
             # Invalid answers go to the caller, who reports them, but not to disk, where they would last.
             self._cache.store({key: _as_json(answer) for key, answer in fresh.items() if self._is_valid(answer)})
@@ -164,25 +164,13 @@ def _of_json(value: Any) -> Any:
 class CachedJudge(_Cached, Judge):
     """A judge whose verdicts are stored; made by `cached`."""
 
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        """Verdicts of the judge, from the cache if it has them."""
-        return self._known(items)
-
 
 class CachedSimilarity(_Cached, Similarity):
     """A similarity whose ratings are stored; made by `cached`."""
 
-    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
-        """Ratings of the similarity, from the cache if it has them."""
-        return self._known(items)
-
 
 class CachedEntailment(_Cached, Entailment):
     """An entailment model whose scores are stored; made by `cached`."""
-
-    def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
-        """Scores of the model, from the cache if it has them."""
-        return self._known(items)
 
 
 def cached(inner: Model, cache: PairCache) -> Model:

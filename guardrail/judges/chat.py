@@ -80,7 +80,7 @@ class ChatJudge(Judge):
         """Name, version and parameters: the model's identity and the version of the prompt."""
         return JudgeSpec(name="chat", version=3, params={"prompt": PROMPT_VERSION, **self._identity.model_dump()})
 
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+    def compare(self, items: Sequence[Item]) -> list[bool | None]:
         """Ask about pairs of several questions. A failed call is logged and leaves its pair unmeasured."""
         ordered = [(question, min(a, b), max(a, b)) for question, a, b in items]
         distinct = list(dict.fromkeys(ordered))

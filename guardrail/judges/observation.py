@@ -81,7 +81,7 @@ class ObservationJudge(Judge):
         calls = read_calls(text)
         return normalise(text) if calls is None else canonical_calls(calls)
 
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+    def compare(self, items: Sequence[Item]) -> list[bool | None]:
         """Equality of observations; questions play no part. Each call is run once for all items."""
         known: dict[str, str | None] = {}
         return [self.identity(a) == self.identity(b) or _same(self._both(a, b, known)) for _, a, b in items]
@@ -172,7 +172,7 @@ class ObservationSimilarity(Similarity):
         """The identity of the judge."""
         return self._judge.identity(text)
 
-    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
+    def compare(self, items: Sequence[Item]) -> list[float | None]:
         """Similarities of the observations. Each call is run once for all items."""
         return [_rated(a, b, both) for (_, a, b), both in zip(items, self._judge.observed(items), strict=True)]
 

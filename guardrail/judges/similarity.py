@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..specs import JudgeSpec
 from .base import Comparer, Item, Judge, by_question, rating
@@ -16,7 +15,7 @@ __all__ = ["GuardedJaccard", "Jaccard", "JudgeSimilarity", "RougeL", "Similarity
 class Similarity(Comparer):
     """Rates how alike two answers are.
 
-    A subclass defines ``spec`` and one of ``similarity`` and ``similarity_batch``; each is the default of the other.
+    A subclass defines ``spec`` and one of ``similarity`` and ``compare``; each is the default of the other.
     Similarity must be symmetric: if it asks a directed question (entailment), it averages both directions itself.
     """
 
@@ -31,15 +30,11 @@ class Similarity(Comparer):
             One number in [0, 1] for each pair, in order, 1 for the same; None without a rating (the score is then
             unmeasured).
         """
-        return self.similarity_batch([(question, a, b) for a, b in pairs])
+        return list(self.compare([(question, a, b) for a, b in pairs]))
 
-    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
+    def compare(self, items: Sequence[Item]) -> Sequence[float | None]:
         """Ratings of pairs of several questions at once, each (question, a, b)."""
         return by_question(items, self.similarity)
-
-    def answers(self, items: Sequence[Item]) -> Sequence[Any]:
-        """As `similarity_batch`."""
-        return self.similarity_batch(items)
 
     @staticmethod
     def read(answer: float) -> float:
@@ -165,9 +160,9 @@ class JudgeSimilarity(Similarity):
         """The value of the judge."""
         return self.judge.identity(text)
 
-    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
+    def compare(self, items: Sequence[Item]) -> list[float | None]:
         """The judge's verdicts as numbers."""
-        return [None if same is None else float(same) for same in self.judge.equivalent_batch(items)]
+        return [None if same is None else float(same) for same in self.judge.compare(items)]
 
 
 def from_judge(judge: Judge) -> JudgeSimilarity:

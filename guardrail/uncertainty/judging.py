@@ -94,7 +94,7 @@ def _asked(rater: Comparer, items: Collection[Item]) -> dict[Item, Any]:
     for start in range(0, len(pending), BATCH):
         part = pending[start : start + BATCH]
         try:
-            answers = rater.answers(list(part))  # the caller's code may change the list in place
+            answers = rater.compare(list(part))  # the caller's code may change the list in place
             # With a wrong number of answers nobody knows which item each belongs to.
             fault = f"{len(answers)} answers for {len(part)} pairs" if len(answers) != len(part) else ""
         except Exception as error:  # a judge is the caller's code: any exception is a missing measurement

@@ -164,7 +164,7 @@ class ToySimilarity(Toy, Similarity):
 
 
 class ToyEntailment(Toy, Entailment):
-    def entailment_batch(self, items: Sequence[tuple[str, str, str]]) -> list[EntailmentScores | None]:
+    def compare(self, items: Sequence[tuple[str, str, str]]) -> list[EntailmentScores | None]:
         return self._next(len(items))
 
 
@@ -174,7 +174,7 @@ def write_pairs(_: Path, target: Path) -> None:
         cached(ToyJudge("toy", [True, False]), cache).equivalent(QUESTION, PAIRS)
         cached(ToySimilarity("toy", [0.75, 0.25]), cache).similarity(QUESTION, PAIRS)
         scores = [EntailmentScores(0.5, 0.25, 0.25), EntailmentScores(0.125, None, 0.875)]
-        cached(ToyEntailment("toy", scores), cache).entailment_batch([(QUESTION, *pair) for pair in PAIRS])
+        cached(ToyEntailment("toy", scores), cache).compare([(QUESTION, *pair) for pair in PAIRS])
 
 
 def write_verdicts(_: Path, target: Path) -> None:

@@ -358,7 +358,7 @@ def test_cached_verdicts_are_found_by_judge_question_and_pair(tmp_path: Path) ->
     assert cached(ToyJudge("toy"), cache).equivalent(QUESTION, PAIRS) == [True, False]
     assert cached(ToySimilarity("toy"), cache).similarity(QUESTION, PAIRS) == [0.75, 0.25]
     items = [(QUESTION, *pair) for pair in PAIRS]
-    assert cached(ToyEntailment("toy"), cache).entailment_batch(items) == [
+    assert cached(ToyEntailment("toy"), cache).compare(items) == [
         EntailmentScores(0.5, 0.25, 0.25),
         EntailmentScores(0.125, None, 0.875),
     ]

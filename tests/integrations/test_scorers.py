@@ -261,7 +261,7 @@ class Words(Entailment):
 
     spec = JudgeSpec(name="words", version=1, params={})
 
-    def entailment_batch(self, items: Sequence[tuple[str, str, str]]) -> list[EntailmentScores | None]:
+    def compare(self, items: Sequence[tuple[str, str, str]]) -> list[EntailmentScores | None]:
         shares = []
         for question, premise, hypothesis in items:
             assert question == ""
@@ -293,7 +293,7 @@ def test_an_entailment_model_of_transformers_reads_the_slot(tmp_path: Path) -> N
     messages = PROMPT.messages("q?", slots={"context": "the war"})
     judged = verdict(grounded(entailment), messages, ScriptedChat(default=["the fox. war."]), PROMPT)
     pairs = [("", "the war", "the fox."), ("", "the war", "war.")]
-    scores = [score.entailment for score in entailment.entailment_batch(pairs) if score is not None]
+    scores = [score.entailment for score in entailment.compare(pairs) if score is not None]
     assert judged.uncertainty.value == pytest.approx(1 - min(scores))
     assert len(scores) == 2
 

@@ -105,7 +105,7 @@ class Quiet(Judge):
 
     spec = JudgeSpec(name="quiet", version=1, params={})
 
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+    def compare(self, items: Sequence[Item]) -> list[bool | None]:
         return [a == b for _, a, b in items]
 
 
@@ -117,7 +117,7 @@ def test_a_judge_that_states_nothing_is_slow(judge: Judge) -> None:
     assert clusters is not None
     assert clusters.sizes == (2, 1)  # strings that differ in white space are one
     assert judge.equivalent("q", [("a", "a"), ("a", "b")]) == [True, False]
-    assert judge.equivalent_batch([("q", "a", "a"), ("r", "a", "b")]) == [True, False]
+    assert judge.compare([("q", "a", "a"), ("r", "a", "b")]) == [True, False]
 
 
 def test_a_judge_without_the_base_class_is_refused_where_it_is_given() -> None:

@@ -51,7 +51,7 @@ class SlowSimilarity(Slow, Similarity):
 
 
 class SlowEntailment(Slow, Entailment):
-    def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
+    def compare(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
         self.asked += items
         return [self.answer] * len(items)  # type: ignore[list-item]
 
@@ -90,10 +90,10 @@ def test_kinds_do_not_mix(cache: PairCache) -> None:
 
 def test_entailment_is_directed(cache: PairCache) -> None:
     model = SlowEntailment(answer=EntailmentScores(0.5, None, 0.25))
-    there, back = cached(model, cache).entailment_batch([("q", "a", "b"), ("q", "b", "a")])
+    there, back = cached(model, cache).compare([("q", "a", "b"), ("q", "b", "a")])
     assert there == back == EntailmentScores(0.5, None, 0.25)
     assert len(model.asked) == 2
-    assert cached(model, cache).entailment_batch([("q", "b", "a")]) == [there]
+    assert cached(model, cache).compare([("q", "b", "a")]) == [there]
     assert len(model.asked) == 2
 
 
@@ -107,7 +107,7 @@ def test_what_is_no_verdict_is_not_kept(cache: PairCache, answer: object) -> Non
 @pytest.mark.parametrize("answer", [None, float("nan"), 1.5])
 def test_what_is_no_similarity_is_not_kept(cache: PairCache, answer: object) -> None:
     cached(SlowSimilarity(answer=answer), cache).similarity("q", [("a", "b")])
-    cached(SlowEntailment(answer=EntailmentScores(0.5, 0.2, float("nan"))), cache).entailment_batch([("q", "a", "b")])
+    cached(SlowEntailment(answer=EntailmentScores(0.5, 0.2, float("nan"))), cache).compare([("q", "a", "b")])
     assert len(cache) == 0
 
 

@@ -41,7 +41,7 @@ class Table(Judge):
     def spec(self) -> JudgeSpec:
         return JudgeSpec(name="table", version=1, params={})
 
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+    def compare(self, items: Sequence[Item]) -> list[bool | None]:
         self.batches.append(list(items))
         verdicts: list[bool | None] = []
         for item in items:
@@ -162,7 +162,7 @@ def test_texts_without_a_question_fail_apart_too() -> None:
     class Nli(Entailment):
         spec = JudgeSpec(name="n", version=1, params={})
 
-        def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
+        def compare(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
             if any("bad" in item for item in items):
                 raise ValueError("bad text")
             return [EntailmentScores(0.5, 0.0, 0.5)] * len(items)
@@ -192,7 +192,7 @@ def test_what_is_no_verdict_is_unmeasured(verdict: object) -> None:
 
 def test_a_judge_that_returns_too_few_verdicts_is_unmeasured() -> None:
     class Short(Plain):
-        def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+        def compare(self, items: Sequence[Item]) -> list[bool | None]:
             return [True]
 
     score = measure(answers("q", "a1", "b1", "c1"), make_estimator("num_sets", judge=Short()), PLAN)
@@ -295,7 +295,7 @@ class Model(Entailment):
         self.scores = scores
         self.asked: list[Item] = []
 
-    def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
+    def compare(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
         self.asked += items
         return [self.scores[a, b] for _, a, b in items]
 
@@ -353,7 +353,7 @@ def test_judges_of_equal_specs_are_one_judge() -> None:
 class InPlace(Table):
     """A judge that takes each pair off the list that it was given."""
 
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+    def compare(self, items: Sequence[Item]) -> list[bool | None]:
         assert isinstance(items, list)
         verdicts: list[bool | None] = []
         while items:

@@ -24,7 +24,7 @@ class Words(Similarity):
     def spec(self) -> JudgeSpec:
         return JudgeSpec(name="counted", version=1, params={})
 
-    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
+    def compare(self, items: Sequence[Item]) -> list[float | None]:
         values: list[float | None] = []
         for _, a, b in items:
             trouble = self.fails(a) or self.fails(b)
@@ -44,8 +44,8 @@ class SameWords(Judge):
     def spec(self) -> JudgeSpec:
         return self.words.spec
 
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        return [None if value is None else value >= 0.5 for value in self.words.similarity_batch(items)]
+    def compare(self, items: Sequence[Item]) -> list[bool | None]:
+        return [None if value is None else value >= 0.5 for value in self.words.compare(items)]
 
 
 def of_all_kinds(similar: Words) -> list[Estimator]:

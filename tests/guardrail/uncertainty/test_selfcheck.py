@@ -100,7 +100,7 @@ class Rated(Entailment):
     def spec(self) -> JudgeSpec:
         return JudgeSpec(name="rated", version=1, params={})
 
-    def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
+    def compare(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
         return [self._scores(premise, hypothesis) for _, premise, hypothesis in items]
 
     def _scores(self, premise: str, hypothesis: str) -> EntailmentScores:

@@ -105,9 +105,9 @@ def test_the_order_of_the_labels_does_not_matter(order: tuple[int, ...], folder:
     other = save_nli(tmp_path / "permuted", labels, rows=order)
     original, reordered = NliJudge(model=str(folder)), NliJudge(model=str(other))
     assert original.spec != reordered.spec
-    assert original.equivalent_batch(ITEMS) == reordered.equivalent_batch(ITEMS)
+    assert original.compare(ITEMS) == reordered.compare(ITEMS)
     for ours, theirs in zip(
-        *(NliEntailment(model=m.model).entailment_batch(ITEMS[:9]) for m in (original, reordered)), strict=True
+        *(NliEntailment(model=m.model).compare(ITEMS[:9]) for m in (original, reordered)), strict=True
     ):
         assert ours is not None
         assert theirs is not None
@@ -153,7 +153,7 @@ def test_a_model_that_is_no_nli_model_is_refused_when_it_is_loaded(tmp_path: Pat
 
 def test_two_labels_leave_contradiction_unmeasured(tmp_path: Path) -> None:
     folder = save_nli(tmp_path / "two", ["not_entailment", "entailment"])
-    (measured,) = NliEntailment(model=str(folder)).entailment_batch([(QUESTION, "1945", "1944")])
+    (measured,) = NliEntailment(model=str(folder)).compare([(QUESTION, "1945", "1944")])
     assert measured is not None
     assert (measured.neutral, measured.contradiction) == (None, None)
     expected = directed(folder, f"{QUESTION} 1945", f"{QUESTION} 1944")
@@ -176,7 +176,7 @@ def test_probabilities_by_hand() -> None:
 
 def test_entailment_scores_are_those_of_the_model(folder: Path) -> None:
     """Directed, and with the question on both sides unless it is empty."""
-    measured = NliEntailment(model=str(folder)).entailment_batch([(QUESTION, "Rome", "1945"), ("", "Rome", "1945")])
+    measured = NliEntailment(model=str(folder)).compare([(QUESTION, "Rome", "1945"), ("", "Rome", "1945")])
     pairs = [(f"{QUESTION} Rome", f"{QUESTION} 1945"), ("Rome", "1945")]
     for ours, theirs in zip(measured, map_directed(folder, pairs), strict=True):
         assert ours is not None
@@ -201,10 +201,10 @@ def test_similarity_is_the_mean_of_both_directions(temperature: float, folder: P
 
 def all_of(folder: Path, sentences: Path) -> list[Any]:
     return [
-        NliJudge(model=str(folder)).equivalent_batch,
-        NliSimilarity(model=str(folder)).similarity_batch,
-        EmbeddingJudge(model=str(sentences), threshold=0.7).equivalent_batch,
-        EmbeddingSimilarity(model=str(sentences)).similarity_batch,
+        NliJudge(model=str(folder)).compare,
+        NliSimilarity(model=str(folder)).compare,
+        EmbeddingJudge(model=str(sentences), threshold=0.7).compare,
+        EmbeddingSimilarity(model=str(sentences)).compare,
     ]
 
 
@@ -235,7 +235,7 @@ def test_small_batches_change_nothing_and_bound_the_size(folder: Path, sentences
         small, large = kind(model=str(model), max_batch_tokens=64), kind(model=str(model))
         assert small.spec == large.spec
         shapes = forwards(small)
-        assert small.equivalent_batch(ITEMS) == large.equivalent_batch(ITEMS)
+        assert small.compare(ITEMS) == large.compare(ITEMS)
         assert len(shapes) > 1
         assert all(rows == 1 or rows * length <= 64 for rows, length in shapes)
 
@@ -244,7 +244,7 @@ def test_the_whole_of_a_batch_is_one_pass_each_way(folder: Path) -> None:
     """The second direction is asked only where the first was entailed."""
     judge = NliJudge(model=str(folder), max_batch_tokens=100_000)
     shapes = forwards(judge)
-    judge.equivalent_batch([*ITEMS, *ITEMS])
+    judge.compare([*ITEMS, *ITEMS])
     assert len(shapes) == 2
     assert shapes[0][0] == len(ITEMS)
     assert 0 < shapes[1][0] < len(ITEMS)
@@ -255,7 +255,7 @@ def test_inputs_over_the_limit_are_unmeasured_and_never_cut(folder: Path, senten
     assert NliJudge(model=str(folder))._encoder.limit == LIMIT
     question, long = "war war war war war war war", "war " * 15
     most, over = (question, "war " * 16, long), (question, "war " * 17, long)
-    for ask in (NliJudge(model=str(folder)).equivalent_batch, NliEntailment(model=str(folder)).entailment_batch):
+    for ask in (NliJudge(model=str(folder)).compare, NliEntailment(model=str(folder)).compare):
         there, absent = ask([most, over])
         assert there is not None
         assert absent is None

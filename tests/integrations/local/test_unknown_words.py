@@ -136,7 +136,7 @@ def test_judges_do_not_measure_what_they_cannot_read(folders: tuple[str, str]) -
         assert None not in readable
         assert readable == pytest.approx(ask(QUESTION, READABLE), abs=1e-5)
         assert readable[3] is True or readable[3] == 1.0
-    directed = NliEntailment(model=nli).entailment_batch([(QUESTION, a, b) for a, b in [*pairs, ("是", "是")]])
+    directed = NliEntailment(model=nli).compare([(QUESTION, a, b) for a, b in [*pairs, ("是", "是")]])
     assert [scores is None for scores in directed] == [True] * len(pairs) + [False]
     assert cluster(QUESTION, ["是", "否"], NliJudge(model=nli)) is None
 
