@@ -19,7 +19,7 @@ from guardrail.outcome import Feasible, Infeasible, accepts
 
 from ..evaluation.results import FEW_SPLITS, EvaluationRow
 from ..rules.certificate import interval
-from ..scoring.metrics import RiskCoverage, risk_coverage_curve
+from ..rules.counts import counts
 
 _BAND_POINTS = 160
 _FEW = 60
@@ -71,21 +71,20 @@ def risk_coverage(
         nouns: What was scored.
     """
     accepted = f"{nouns.counted} {nouns.accepted}"
-    curve = risk_coverage_curve(items.uncertainty, items.error)
-    low, high = _band(curve.coverage, curve.risk, items.error.size)
-    at = np.linspace(0, curve.coverage.size - 1, low.size).round().astype(int)
-    other = None if test is None else risk_coverage_curve(test.uncertainty, test.error)
+    coverage, risk = _curve(items)
+    low, high = _band(coverage, risk, items.error.size)
+    at = np.linspace(0, coverage.size - 1, low.size).round().astype(int)
 
     def draw(axes: Any) -> None:
         axes.fill_between(
-            100 * curve.coverage[at], 100 * low, 100 * high, color=COLOURS.blue, alpha=0.16, lw=0, label="95 % band"
+            100 * coverage[at], 100 * low, 100 * high, color=COLOURS.blue, alpha=0.16, lw=0, label="95 % band"
         )
-        x, y = _thinned(curve)
+        x, y = _thinned(coverage, risk)
         # With few thresholds the line only joins them; dots show which points can be reached.
         dots = "o" if x.size <= _FEW else ""
         axes.plot(x, y, color=COLOURS.blue, lw=2.2, marker=dots, ms=4.5, label="calibration")
-        if test is not None and other is not None:
-            x, y = _thinned(other)
+        if test is not None:
+            x, y = _thinned(*_curve(test))
             axes.plot(x, y, color=COLOURS.green, lw=1.8, ls=(0, (5, 2)), label="test")
             ends = _ends(outcome, test)
             if ends is not None:
@@ -96,7 +95,7 @@ def risk_coverage(
         axes.axhline(100 * outcome.alpha, color=COLOURS.red, lw=1.6, ls=(0, (2, 2)), label=target)
         if (used := _ends(outcome, items)) is not None:
             _mark(axes, *used)
-        settled = curve.risk[curve.coverage >= 0.2]  # where a score misleads, the curve comes down from above
+        settled = risk[coverage >= 0.2]  # where a score misleads, the curve comes down from above
         top = max(1.8 * outcome.alpha, 1.3 * float(items.error.mean()), 1.05 * float(settled.max()), 0.05)
         if test is not None:
             top = max(top, 1.15 * float(test.error.mean()), 0.0 if ends is None else ends[1] / 85)
@@ -143,12 +142,20 @@ def score_histogram(items: Items, threshold: float | None, unit: str, *, nouns: 
     return render(draw, "scores", f"Scores of right and of wrong {nouns.labelled}")
 
 
-def _thinned(curve: RiskCoverage) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _curve(items: Items) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Share accepted and error rate at each distinct score, by increasing uncertainty."""
+    at = counts(items.uncertainty, items.error)
+    return at.k / at.n, at.e / at.k
+
+
+def _thinned(
+    coverage: NDArray[np.float64], risk: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Coverage and risk in %; a long curve keeps as many points as can be seen."""
     at: Any = slice(None)
-    if curve.coverage.size > _MOST_POINTS:
-        at = np.linspace(0, curve.coverage.size - 1, _MOST_POINTS).round().astype(int)
-    return 100 * curve.coverage[at], 100 * curve.risk[at]
+    if coverage.size > _MOST_POINTS:
+        at = np.linspace(0, coverage.size - 1, _MOST_POINTS).round().astype(int)
+    return 100 * coverage[at], 100 * risk[at]
 
 
 def _line(threshold: float, edges: NDArray[np.float64], *, discrete: bool) -> float:

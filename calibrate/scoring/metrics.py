@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -21,8 +20,7 @@ from guardrail.types import Frozen
 
 from ..rules.counts import Counts, check_share, counts, items
 
-__all__ = ["AurocInterval", "RiskCoverage", "auroc", "auroc_interval", "fisher_exact", "ks_two_sample", "ranking_of"]
-__all__ += ["risk_coverage_curve"]
+__all__ = ["AurocInterval", "auroc", "auroc_interval", "fisher_exact", "ks_two_sample", "ranking_of"]
 
 
 class AurocInterval(Frozen):
@@ -127,24 +125,6 @@ def _edge(consistent: Callable[[float], bool], inside: float, outside: float) ->
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if consistent(middle) else (inside, middle)
     return outside
-
-
-@dataclass(frozen=True, slots=True)
-class RiskCoverage:
-    """The risk-coverage curve: one entry a distinct score, by increasing uncertainty."""
-
-    threshold: NDArray[np.float64]
-    """Accept iff uncertainty <= this."""
-    coverage: NDArray[np.float64]
-    """Share accepted; the last is 1."""
-    risk: NDArray[np.float64]
-    """Error rate among the accepted; the last is the base error."""
-
-
-def risk_coverage_curve(uncertainty: ArrayLike, error: ArrayLike) -> RiskCoverage:
-    """Risk against coverage at every distinct score. Nothing is interpolated and no point stands for zero coverage."""
-    at = counts(*items(uncertainty, error))
-    return RiskCoverage(at.threshold, at.k / at.n, at.e / at.k)
 
 
 def ranking_of(at: Counts) -> tuple[float | None, float, float]:

@@ -10,7 +10,7 @@ from scipy import stats
 
 from calibrate.evaluation.populations import Population
 from calibrate.rules.counts import counts
-from calibrate.scoring.metrics import auroc, auroc_interval, fisher_exact, ranking_of, risk_coverage_curve
+from calibrate.scoring.metrics import auroc, auroc_interval, fisher_exact, ranking_of
 from guardrail.errors import UsageError
 
 U = [0.1, 0.4, 0.4, 0.9]
@@ -30,13 +30,6 @@ def test_auroc_of_untied_scores_counts_pairs() -> None:
     u, e = rng.normal(size=60), (rng.random(60) < 0.4).astype(int)
     pairs = [a > b for a in u[e == 1] for b in u[e == 0]]
     assert auroc(u, e) == pytest.approx(sum(pairs) / len(pairs))
-
-
-def test_curve_has_one_point_a_score() -> None:
-    curve = risk_coverage_curve(U, E)
-    assert curve.threshold.tolist() == [0.1, 0.4, 0.9]
-    assert curve.coverage.tolist() == [0.25, 0.75, 1.0]
-    assert curve.risk.tolist() == pytest.approx([0.0, 1 / 3, 0.5])
 
 
 @pytest.mark.parametrize(
