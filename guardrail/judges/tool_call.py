@@ -152,9 +152,7 @@ class ToolCallJudge(EqualityJudge):
         params = {
             name: value for name, value in options.items() if value is not None and value is not False and value != []
         }
-        # Options were mended one by one: numbers are read exactly, and what is not plain prose is compared as written.
-        version = 5 if self.text else 3 if self.numbers or self.decimals is not None else 2
-        return JudgeSpec(name="tool_call", version=version, params=params)
+        return JudgeSpec(name="tool_call", version=5, params=params)
 
     @property
     def judges_tool_calls(self) -> bool:
