@@ -32,9 +32,7 @@ class Needs:
     judge: bool = False
     """An equivalence judge, and the clusters it gives."""
     primary: bool = False
-    """True if the judge groups the primary answer with the samples."""
-    answer: bool = False
-    """The words of the primary answer beside those of the samples."""
+    """True if the primary answer is compared with the samples: a judge groups it with them."""
     similarity: bool = False
     """A graded similarity, and the matrix it gives."""
     likeness: bool = False
@@ -180,7 +178,7 @@ class Estimator:
         Without samples it is about the primary answer: its likelihood, that of the options, or a reply about it.
         """
         needs = self.needs
-        compared = needs.primary or needs.answer or needs.likeness or needs.entailment or needs.follow_up is not None
+        compared = needs.primary or needs.likeness or needs.entailment or needs.follow_up is not None
         return not needs.samples or compared or any(member.reads_answer for member in self.members)
 
     @property

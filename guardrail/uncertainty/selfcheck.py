@@ -265,7 +265,7 @@ _SUPPORT = replace(_SAMPLES, follow_up=SELFCHECK_PROMPT)
 
 ESTIMATORS = (
     Estimator("p_true", 2, "probability", replace(_SAMPLES, follow_up=P_TRUE), p_true),
-    Estimator("selfcheck_ngram", 5, "nats", replace(_SAMPLES, answer=True), selfcheck_ngram),
+    Estimator("selfcheck_ngram", 5, "nats", replace(_SAMPLES, primary=True), selfcheck_ngram),
     Estimator("selfcheck_nli", 1, "probability", replace(_SAMPLES, entailment=True), selfcheck_nli),
     Estimator("selfcheck_prompt", 2, "probability", _SUPPORT, selfcheck_prompt),
     Estimator("verbalised", 2, "probability", Needs(follow_up=VERBALISED), verbalised),
