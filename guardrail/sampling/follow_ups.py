@@ -79,33 +79,7 @@ class FollowUp:
 
 
 FOLLOW_UPS: dict[str, FollowUp] = {}
-"""Every follow-up by name. Those that estimators declare are registered with them, in `uncertainty.registry`."""
-
-
-def register(asking: FollowUp) -> None:
-    """Add a follow-up, so that a plan can name it.
-
-    Raises:
-        UsageError: Another follow-up has this name.
-    """
-    if FOLLOW_UPS.setdefault(asking.name, asking) != asking:
-        raise UsageError(f"there are two follow-ups named {asking.name!r}. Another wording needs another name.")
-
-
-def list_follow_ups() -> tuple[str, ...]:
-    """Names of the follow-ups, sorted."""
-    return tuple(sorted(FOLLOW_UPS))
-
-
-def follow_up(name: str) -> FollowUp:
-    """A follow-up by name.
-
-    Raises:
-        UsageError: Unknown name.
-    """
-    if name not in FOLLOW_UPS:
-        raise UsageError(f"no follow-up named {name!r}; choose one of {', '.join(list_follow_ups())}")
-    return FOLLOW_UPS[name]
+"""Every follow-up by name: those that estimators declare, which `uncertainty.registry` adds."""
 
 
 def _has_answer(drawn: SampleSet) -> bool:
@@ -138,7 +112,9 @@ def ask_follow_ups(
     for name in plan.follow_ups:
         if name.startswith(SCORE):
             continue  # scorers are asked elsewhere
-        asking, own = follow_up(name), follow_up(name).plan(plan)
+        if name not in FOLLOW_UPS:
+            raise UsageError(f"no follow-up named {name!r}; choose one of {', '.join(sorted(FOLLOW_UPS))}")
+        asking, own = FOLLOW_UPS[name], FOLLOW_UPS[name].plan(plan)
         sets = enumerate(zip(prompts, drawn, strict=True))
         asked = [(place, each) for place, of in sets if _has_answer(of[1]) for each in asking.ask(*of)]
         try:

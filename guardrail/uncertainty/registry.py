@@ -11,7 +11,7 @@ from ..errors import ArtifactMismatchError, UsageError
 from ..judges import Entailment, Judge, JudgeSpec, Similarity, default_judge
 from ..judges.base import Role
 from ..judges.registry import make_named
-from ..sampling.follow_ups import SCORE, register
+from ..sampling.follow_ups import FOLLOW_UPS, SCORE
 from ..specs import Clustering, EstimatorSpec
 from ..types import Bindings
 from . import entropy, graph, likelihood, relevance, selfcheck
@@ -28,9 +28,8 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 """Every estimator by name, with its default similarity and without a judge. A new one is one line in ``ESTIMATORS`` of
 its family's file; a new family is one name here."""
-for _estimator in ESTIMATORS.values():
-    if _estimator.needs.follow_up is not None:
-        register(_estimator.needs.follow_up)  # a plan names it, and `guardrail.sampling` must know it by that name
+_ASKED = [each.needs.follow_up for each in ESTIMATORS.values()]
+FOLLOW_UPS.update({each.name: each for each in _ASKED if each is not None})  # plans name them
 
 
 def list_estimators() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pydantic import PrivateAttr
 from guardrail import Guardrail
 from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.plain_json import quoted
-from guardrail.sampling.follow_ups import follow_up, list_follow_ups
+from guardrail.sampling.follow_ups import FOLLOW_UPS
 from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
@@ -105,7 +105,7 @@ def test_plans_name_what_their_estimators_ask() -> None:
     assert plan("semantic_entropy").follow_ups == ()
     assert plan(*ASKING, "perplexity").follow_ups == ASKING
     assert plan("verbalised").n == 0
-    assert set(list_follow_ups()) == {*ASKING}
+    assert set(FOLLOW_UPS) == {*ASKING}
 
 
 def test_a_plan_that_can_accept_nothing_asks_nothing() -> None:
@@ -118,8 +118,8 @@ def test_an_unknown_follow_up_is_refused() -> None:
 
 
 def test_follow_ups_are_asked_greedily_and_sample_nothing() -> None:
-    for name in list_follow_ups():
-        own = follow_up(name).plan(SamplingPlan(n=10, temperature=0.9, stop=("\n",), logprobs=True, seed=3))
+    for asked in FOLLOW_UPS.values():
+        own = asked.plan(SamplingPlan(n=10, temperature=0.9, stop=("\n",), logprobs=True, seed=3))
         assert (own.n, own.follow_ups, own.stop, own.logprobs, own.seed) == (0, (), (), False, 3)
 
 
