@@ -48,17 +48,15 @@ class FollowUp:
             to the old one in a record file are never taken for replies to the new one.
         ask: Messages to send, for a prompt and the set drawn for it; empty if the set gives no question.
         options: Labels whose likelihood is read, or None for a short greedy reply.
-        max_tokens: Longest reply, in new tokens. Another length needs another name, like another wording.
     """
 
     name: str
     ask: Callable[[Messages, SampleSet], list[list[BaseMessage]]]
     options: tuple[str, ...] | None = None
-    max_tokens: int = _REPLY_TOKENS
 
     def plan(self, plan: SamplingPlan) -> SamplingPlan:
         """The plan of asking it: one short reply, drawn like the primary answer, or the likelihood of its options."""
-        own: dict[str, Any] = {"n": 0, "max_tokens": self.max_tokens, "options": self.options, "seed": plan.seed}
+        own: dict[str, Any] = {"n": 0, "max_tokens": _REPLY_TOKENS, "options": self.options, "seed": plan.seed}
         own["cut_off"] = "measure"  # a short reply that says more than was asked is cut
         if plan.primary == "sampled":
             own |= {"primary": "sampled", "temperature": plan.temperature, "top_p": plan.top_p}
