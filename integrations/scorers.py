@@ -1,6 +1,7 @@
 """Ready-made scorers: each rates an answer by one further call.
 
-None of them is calibrated: `calibrate` certifies a threshold on their scores as on any other (docs/scores.md).
+None of them is calibrated: `calibrate` certifies a threshold on their scores as on any other (docs/scores.md). Each
+takes what its score depends on; its other settings are those of `Scorer`: ``replace(p_true(model), timeout=60)``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from inspect import iscoroutinefunction, signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from langchain_core.language_models import BaseChatModel
@@ -54,19 +55,18 @@ _ASK_CONFIDENCE = (
 )
 
 
-def stated_confidence(model: BaseChatModel, *, timeout: float = 30.0) -> Scorer:
+def stated_confidence(model: BaseChatModel) -> Scorer:
     """The confidence in an answer that any chat model states, by structured output: percent / 100, in [0, 1].
 
     Few values, so many ties. A reply without the number, or with one outside 0 to 100, is unmeasured.
 
     Args:
         model: The model to ask; any chat model, also another than the guarded one.
-        timeout: Seconds after which an answer is unmeasured.
     """
     params = {"model": identify(model).model_dump(mode="json"), "prompt": sha256_hex(_ASK_CONFIDENCE, 16)}
     asked = quiet_copy(model).with_structured_output(_CONFIDENCE)
 
-    @scorer(version=1, higher="certain", params=params, timeout=timeout, name="stated_confidence")
+    @scorer(version=1, higher="certain", params=params, name="stated_confidence")
     async def rate(question: str, answer: str) -> Any:
         content = canonical_json({"question": question, "answer": answer})
         # No callbacks: a tracer of the caller must not see the answer before the verdict.
@@ -77,7 +77,7 @@ def stated_confidence(model: BaseChatModel, *, timeout: float = 30.0) -> Scorer:
     return rate
 
 
-def p_true(model: BaseChatModel, *, timeout: float = 30.0) -> Scorer:
+def p_true(model: BaseChatModel) -> Scorer:
     """P(True) in one call: the probability that a model gives to the answer being true, in [0, 1].
 
     The estimator ``p_true`` asks the same question with n samples shown; here the answer stands alone. P(True) is
@@ -86,7 +86,6 @@ def p_true(model: BaseChatModel, *, timeout: float = 30.0) -> Scorer:
     Args:
         model: A model that reads the likelihood of options: `TransformersChat` or `OpenAICompatibleChat`; also another
             than the guarded one.
-        timeout: Seconds after which an answer is unmeasured.
 
     Raises:
         UsageError: The model cannot read the likelihood of options.
@@ -99,7 +98,7 @@ def p_true(model: BaseChatModel, *, timeout: float = 30.0) -> Scorer:
     sampler = Sampler(model, P_TRUE.plan(SamplingPlan(n=0)))
     params = {"model": identify(model).model_dump(mode="json")}
 
-    @scorer(version=2, higher="certain", params=params, timeout=timeout, name="p_true")
+    @scorer(version=2, higher="certain", params=params, name="p_true")
     async def rate(question: str, answer: str, messages: Sequence[BaseMessage]) -> Any:
         candidate = SampleSet(question=question, primary=Sample(text=answer))
         (reply,) = await sampler.adraw(P_TRUE.ask(messages, candidate))
@@ -113,7 +112,7 @@ def p_true(model: BaseChatModel, *, timeout: float = 30.0) -> Scorer:
 # -- Decision models: the probability that a statement against the answer is true --------------------------------------
 
 
-def decision(client: Any, model: str, wrong: str, *, name: str = "decision", timeout: float = 30.0) -> Scorer:
+def decision(client: Any, model: str, wrong: str) -> Scorer:
     """The probability that a statement against an answer is true, by OpenAI's decisions API: in [0, 1].
 
     A refusal is unmeasured, and so is a reply of another model than ``model``. Where ``model`` is an alias, the reason
@@ -124,8 +123,6 @@ def decision(client: Any, model: str, wrong: str, *, name: str = "decision", tim
         model: The decision model.
         wrong: The statement, true where the answer must be held back: "The answer is wrong.", or for tool calls "The
             last call is not what the user asked for."
-        name: Name of the scorer.
-        timeout: Seconds after which an answer is unmeasured.
     """
 
     def request(messages: Sequence[BaseMessage], answer: str, tool_calls: Sequence[ToolCall]) -> dict[str, Any]:
@@ -136,9 +133,7 @@ def decision(client: Any, model: str, wrong: str, *, name: str = "decision", tim
         first = reply.answers[0]
         return _by(model, reply.model, first.probability if first.type == "predicate" else None)
 
-    decorate = scorer(
-        version=1, higher="uncertain", params={"model": model, "wrong": wrong}, timeout=timeout, name=name
-    )
+    decorate = scorer(version=1, higher="uncertain", params={"model": model, "wrong": wrong}, name="decision")
     if iscoroutinefunction(client.decisions.create):
 
         async def ask(messages: Any, answer: Any, tool_calls: Any) -> Any:
@@ -150,19 +145,17 @@ def decision(client: Any, model: str, wrong: str, *, name: str = "decision", tim
     )
 
 
-def langchain_decision(model: Any, wrong: str, *, name: str = "decision", timeout: float = 30.0) -> Scorer:
+def langchain_decision(model: Any, wrong: str) -> Scorer:
     """`decision` by a decision model of LangChain, which sees the conversation with the candidate as its last message.
 
     Args:
         model: A ``langchain_core.decisions.BaseDecisionModel`` (langchain-core 1.8).
         wrong: The statement, as in `decision`.
-        name: Name of the scorer.
-        timeout: Seconds after which an answer is unmeasured.
     """
     questions = {"wrong": import_module("langchain_core.decisions").Noul(instructions=wrong)}
     params = {"model": model.model, "wrong": wrong, "client": f"langchain {type(model).__name__}"}
 
-    @scorer(version=1, higher="uncertain", params=params, timeout=timeout, name=name)
+    @scorer(version=1, higher="uncertain", params=params, name="decision")
     async def ask(messages: Sequence[BaseMessage], answer: str, tool_calls: Sequence[ToolCall]) -> Any:
         calls = [
             {"type": "tool_call", "id": f"candidate-{i}", "name": call.name, "args": dict(call.arguments)}
@@ -176,14 +169,12 @@ def langchain_decision(model: Any, wrong: str, *, name: str = "decision", timeou
     return ask
 
 
-def pydantic_ai_decision(model: Any, wrong: str, *, name: str = "decision", timeout: float = 30.0) -> Scorer:
+def pydantic_ai_decision(model: Any, wrong: str) -> Scorer:
     """`decision` by a decision model of Pydantic AI, which sees the conversation as JSON.
 
     Args:
         model: A ``pydantic_ai.models.decision.DecisionModel``, e.g. ``OpenAIDecisionsModel("gpt-6-luna")``.
         wrong: The statement, as in `decision`.
-        name: Name of the scorer.
-        timeout: Seconds after which an answer is unmeasured.
 
     Raises:
         MissingDependencyError: Pydantic AI is not installed, or too old for decision models.
@@ -192,7 +183,7 @@ def pydantic_ai_decision(model: Any, wrong: str, *, name: str = "decision", time
     questions = {"wrong": decisions.NoulQuestion(instructions=wrong)}
     params = {"model": model.model_name, "wrong": wrong, "client": f"pydantic-ai {model.system}"}
 
-    @scorer(version=1, higher="uncertain", params=params, timeout=timeout, name=name)
+    @scorer(version=1, higher="uncertain", params=params, name="decision")
     async def ask(messages: Sequence[BaseMessage], answer: str, tool_calls: Sequence[ToolCall]) -> Any:
         request = decisions.DecisionRequest(state=_items(messages, answer, tool_calls), questions=questions)
         reply = await model.decide(request, model.settings or {})
@@ -238,7 +229,7 @@ def _call_item(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": canonical_json(arguments)}
 
 
-def grounded(entailment: Entailment, slot: str = "context", *, timeout: float = 30.0) -> Scorer:
+def grounded(entailment: Entailment, slot: str = "context") -> Scorer:
     """The support of an answer by a slot of its prompt: the smallest p(entailment) over its sentences, in [0, 1].
 
     For retrieval: the slot's text is the premise, a sentence of the answer the hypothesis. A sentence that the model
@@ -247,12 +238,11 @@ def grounded(entailment: Entailment, slot: str = "context", *, timeout: float = 
     Args:
         entailment: The model, e.g. ``guardrail.judges.make_entailment("nli", model=...)``.
         slot: Name of the slot.
-        timeout: Seconds after which an answer is unmeasured.
     """
     spec = entailment.spec
     params = {"slot": slot, "entailment": spec.model_dump(mode="json")}
 
-    @scorer(version=1, higher="certain", params=params, timeout=timeout, calls=0, name="grounded")
+    @scorer(version=1, higher="certain", params=params, calls=0, name="grounded")
     def rate(answer: str, slots: dict[str, str]) -> Any:
         # No question: premise and hypothesis are whole texts.
         scores = entailment.compare([("", slots[slot], sentence) for sentence in sentences(answer)])
@@ -265,27 +255,15 @@ def grounded(entailment: Entailment, slot: str = "context", *, timeout: float = 
 # -- Other people's objects --------------------------------------------------------------------------------------------
 
 
-def evaluated(
-    evaluator: Any,
-    *,
-    params: Mapping[str, Any],
-    version: int = 1,
-    higher: Literal["certain", "uncertain"] = "certain",
-    name: str = "evaluated",
-    timeout: float = 30.0,
-) -> Scorer:
+def evaluated(evaluator: Any, *, params: Mapping[str, Any]) -> Scorer:
     """The ``score`` in the result of an evaluator in LangChain's convention; a result that is True or False has none.
 
     Args:
         evaluator: A function, sync or async, called as ``evaluator(inputs=question, outputs=answer)`` (openevals,
             LangSmith), or an object with ``evaluate_strings(prediction=answer, input=question)``.
         params: What the score depends on beside the code: the model, a digest of the prompt.
-        version: Raised by any change that can move a score.
-        higher: "certain" if a high score means a good answer, "uncertain" if it means a risk.
-        name: Name of the scorer.
-        timeout: Seconds after which an answer is unmeasured.
     """
-    decorate = scorer(version=version, higher=higher, params=params, timeout=timeout, name=name)
+    decorate = scorer(version=1, higher="certain", params=params, name="evaluated")
     if hasattr(evaluator, "evaluate_strings"):
         return decorate(lambda question, answer: evaluator.evaluate_strings(prediction=answer, input=question)["score"])
     if iscoroutinefunction(evaluator) or iscoroutinefunction(type(evaluator).__call__):
@@ -304,7 +282,6 @@ def classified(
     version: int,
     trained_on: str | Path | Iterable[str],
     wrong: Any = 1,
-    name: str = "classified",
 ) -> Scorer:
     """The probability that a fitted scikit-learn classifier gives to an answer being wrong, in [0, 1].
 
@@ -317,7 +294,6 @@ def classified(
         version: Raised by any change of ``features``.
         trained_on: The questions that the classifier was fitted on, as in `guardrail.scorer`; `fit` refuses them.
         wrong: The class that stands for a wrong answer.
-        name: Name of the scorer.
 
     Raises:
         UsageError: The classifier lacks this class, so it is not fitted or ``wrong`` is another value.
@@ -334,8 +310,8 @@ def classified(
     digest = hashlib.sha256()
     _feed(digest, classifier)
     params = {"classifier": type(classifier).__name__, "parameters": digest.hexdigest()[:16], "wrong": repr(wrong)}
-    decorate = scorer(version=version, higher="uncertain", params=params, trained_on=trained_on, calls=0, name=name)
-    return decorate(rate)
+    settings: dict[str, Any] = {"version": version, "higher": "uncertain", "params": params, "trained_on": trained_on}
+    return scorer(calls=0, name="classified", **settings)(rate)
 
 
 def _feed(digest: Any, value: Any, depth: int = 0) -> None:

@@ -334,4 +334,4 @@ def _scorer_of(config: Alias) -> Scorer | None:
         raise UsageError("decision has no key. Give key: or set OPENAI_API_KEY.")
     # The guard's time-out ends a call; the client's is longer, so that it never passes for an outage.
     client = require("openai", extra="serve").AsyncOpenAI(base_url=own.url, api_key=own.secret, timeout=2 * own.timeout)
-    return decision(client, own.model, own.question, timeout=own.timeout)
+    return replace(decision(client, own.model, own.question), timeout=own.timeout)

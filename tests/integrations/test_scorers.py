@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def test_a_decision_about_a_tool_call_with_the_async_client(decisions: Decisions
         return AIMessage("", tool_calls=[{"name": "pay", "args": {"amount": amount}, "id": name, "type": "tool_call"}])
 
     messages = [HumanMessage("pay"), calling(1, "c1"), ToolMessage("no", tool_call_id="c1"), HumanMessage("again")]
-    own = decision(decisions.async_client(), "gpt-6-luna", "Not what the user asked for.", name="risk")
+    own = replace(decision(decisions.async_client(), "gpt-6-luna", "Not what the user asked for."), name="risk")
     judged = verdict(own, messages, ScriptedChat(default=[calling(2, "c2")]), tools=[pay])
     assert judged.uncertainty.estimator == "score:risk@1"
     assert judged.uncertainty.value == 0.25
