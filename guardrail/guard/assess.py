@@ -13,13 +13,14 @@ from functools import partial
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from pydantic import Field
 
 from ..artifact import CalibrationArtifact
 from ..decision import Gate, by_first_call
 from ..errors import ArtifactMismatchError
-from ..explain import without_quotes
+from ..explain import next_step, without_quotes
 from ..items.gate import undivided
 from ..judges import with_majority
 from ..plain_json import sha256_hex
@@ -29,17 +30,34 @@ from ..sampling.calls import in_sample
 from ..sampling.draws import NOTHING, Draw, Draws
 from ..sampling.effects import Steps, computation
 from ..sampling.native import is_native
+from ..sampling.prober import fault_steps, is_news, with_fault
 from ..sampling.replies.read import only_offered
 from ..sampling.sampler import Sampler, joined
-from ..types import Cost, Frozen, Note, NoteKind, Reason, Sample, SampleSet, Uncertainty, Unmeasured
+from ..types import (
+    Cost,
+    Fingerprint,
+    Frozen,
+    Missing,
+    Note,
+    NoteKind,
+    Reason,
+    Sample,
+    SampleSet,
+    Uncertainty,
+    Unmeasured,
+)
 from ..verdict import Verdict
-from .endpoint_trust import EndpointProblem, EndpointTrust
 from .observers import Observers
 
 log = logging.getLogger("guardrail")
 
 LEFT_OUT = 64
 """Most characters in a slot that is left out of the memory, see `check_left_out`."""
+_FAULTS: dict[Unmeasured | None, str] = {
+    Unmeasured.MISCONFIGURED: "answers no call",
+    Unmeasured.DEGENERATE_SAMPLES: "cannot be measured, so every question is held back",
+}
+"""Faults that an operator has to correct, in words."""
 _ORDER = (
     Reason.INFEASIBLE,
     Reason.UNMEASURED,
@@ -108,7 +126,6 @@ class Assessor:
         gates: The gates that judge a candidate, by name; several names may share one.
         every_gate: What may judge some candidate, each as text; () for the artifacts that judge a missing one. A
             remembered verdict is given again where these are the same.
-        trust: Probes the endpoint.
         observers: See every verdict, and may hold an acceptance back.
         staged: Whether the first of two stages may decide, and save the samples.
         accept_only: Whether it may only accept, because a person sees the samples of what is held back.
@@ -117,11 +134,12 @@ class Assessor:
         draws: Remembers draws and verdicts, so that nothing is drawn again.
         usable_items: The verdict for a caller that can use more, or fewer, answers in items than the gate gives out.
             Observers see its result: what they must not miss or hold back is what the caller gets.
+        probe: Whether the endpoint is probed before it is trusted.
+        fingerprint: That of the calibrated weights, which a probe compares.
     """
 
     sampler: Sampler
     gates: Callable[[Sample | None], Mapping[str, Gate]]
-    trust: EndpointTrust
     observers: Observers
     every_gate: tuple[str, ...] = ()
     staged: bool = False
@@ -130,6 +148,8 @@ class Assessor:
     usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
     draws: Draws = field(default_factory=Draws)
     usable_items: Callable[[Verdict], Verdict] = lambda verdict: verdict
+    probe: bool = True
+    fingerprint: Fingerprint | None = None
 
     def assess_steps(
         self,
@@ -169,17 +189,22 @@ class Assessor:
             with self.observers.around("guard"):
                 return (yield from self._observed(held, messages))
         with streaming_disabled(), self.observers.around("guard" if served is None else "observe"):
-            problem = yield from self.trust.check_steps()
             sampler = replace(self.sampler, callbacks=callbacks, question=question)
-            if problem.reason is not None:  # the primary answer alone, for a person to see
+            fault, cost = None, Cost()
+            if self.probe:
+                fault, cost = yield from fault_steps(sampler.model, sampler.plan, self.fingerprint)
+            if fault is not None:  # the primary answer alone, for a person to see
                 sampler, memory, held = replace(sampler, plan=sampler.plan.primary_only()), NOTHING, None
             assessment = yield from _remembered(memory, name, text)
             if assessment is None and held is not None and served is not None and _is_same(held, served):
                 assessment = held
             if assessment is None:
                 sampler = replace(sampler, memory=memory)
-                assessment = yield from self._judged(sampler, messages, served, problem, turns or {})
+                assessment = yield from self._judged(sampler, messages, served, fault, turns or {})
                 verdict = assessment.verdict
+                if verdict is not None and cost.calls:
+                    verdict = verdict.model_copy(update={"cost": verdict.cost + cost})
+                    assessment = replace(assessment, verdict=verdict)
                 if verdict is not None and (verdict.passes or assessment.is_result):
                     under = name if verdict.passes or served is not None else held_name
                     assessment = yield from _noted(assessment, memory, under)
@@ -193,7 +218,7 @@ class Assessor:
         sampler: Sampler,
         messages: Sequence[BaseMessage],
         served: Sample | None,
-        problem: EndpointProblem,
+        fault: Missing | None,
         turns: Mapping[str, str],
     ) -> Steps[Assessment]:
         """Draw, or draw the samples behind a served answer, and judge."""
@@ -203,12 +228,14 @@ class Assessor:
         else:
             complete = yield from sampler.draw_behind_steps(messages, served)
         # Again, since the vote of the samples becomes the primary answer after the drawing.
-        drawn = self.usable(only_offered(problem.apply_to(complete), sampler.plan.bindings))
+        drawn = self.usable(only_offered(with_fault(complete, fault), sampler.plan.bindings))
         by_name = yield from self._decide(drawn, settled if drawn is complete else {})
         if not by_name:
             return Assessment(drawn)
         by_name = {gate: unpromised(each, turns.get(each.artifact)) for gate, each in by_name.items()}
-        return Assessment(drawn, self.trust.record(strictest(by_name.values()), problem), by_name)
+        verdict = strictest(by_name.values())
+        log_fault(verdict, sampler.model)
+        return Assessment(drawn, verdict, by_name)
 
     def _draw(
         self, sampler: Sampler, messages: Sequence[BaseMessage]
@@ -340,7 +367,7 @@ def log_abstention(assessment: Assessment) -> Assessment:
     assert verdict is not None, "some gate judges the answer"
     if verdict.passes and verdict.reason is not Reason.PARTLY_HELD_BACK:
         return assessment
-    # A wrong configuration is logged once, see `EndpointTrust`; so is another model, by the client that reads replies.
+    # A wrong configuration is logged once, see `log_fault`; so is another model, by the client that reads replies.
     logged = verdict.uncertainty.reason in (Unmeasured.MISCONFIGURED, Unmeasured.MODEL_CHANGED) or verdict.is_result
     failed = not logged and verdict.reason in (Reason.UNMEASURED, Reason.SUSPENDED)
     log.log(
@@ -353,6 +380,16 @@ def log_abstention(assessment: Assessment) -> Assessment:
         without_quotes(verdict),
     )
     return assessment
+
+
+def log_fault(verdict: Verdict, model: BaseChatModel) -> None:
+    """Log a fault of the endpoint that an operator has to correct, once: the user reads only that of an abstention."""
+    score = verdict.uncertainty
+    if score.reason in _FAULTS:
+        if is_news(model, score.detail):
+            log.error("guardrail: the endpoint %s (%s). %s", _FAULTS[score.reason], score.detail, next_step(verdict))
+    elif score.measured:
+        is_news(model, "")  # corrected: the next time is news again
 
 
 def unpromised(verdict: Verdict, turns: str | None) -> Verdict:

@@ -34,7 +34,6 @@ from ..verdict import Verdict
 from .abstention import ABSTENTION, Form, Wording
 from .assess import Assessment, Assessor
 from .base import GuardedChatModel, Using, refuse_same_guard
-from .endpoint_trust import EndpointTrust
 from .observers import Observers
 from .structured import FORM, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 
@@ -130,8 +129,9 @@ class Guardrail(GuardedChatModel):
         self._assessor = Assessor(
             sampler=Sampler(self.model, plan, max_concurrency=self.max_concurrency, scoring=scoring),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
-            trust=EndpointTrust(self.model, plan, self.probe == "auto", artifact.fingerprint),
             observers=observers,
+            probe=self.probe == "auto",
+            fingerprint=artifact.fingerprint,
             staged=in_two_stages(plan, gate.estimator),
             # The promise of a list of candidates is about all questions that are held back.
             accept_only=getattr(self.on_abstain, "candidates", None) is not None,

@@ -21,7 +21,7 @@ from langchain_core.runnables import RunnableConfig
 
 from ..errors import UsageError
 from ..foreign_errors import describe_error, reply_facts, server_words
-from ..types import Cost, Sample, SamplingPlan, Unmeasured, is_logprob
+from ..types import Cost, Fingerprint, Missing, Sample, SampleSet, SamplingPlan, Unmeasured, is_logprob
 from .call_settings import carried
 from .calls import as_sample, at_once, cost_of, with_settings
 from .effects import Effect, Steps, run
@@ -38,6 +38,7 @@ from .probe import (
     longer_calls,
     probe_calls,
     repeats,
+    unlike,
     wants_alone,
     wants_probe,
 )
@@ -47,6 +48,8 @@ from .replies.read import read_reply
 
 TRUSTED = "guardrail_trusted"
 """Class attribute of models that sample honestly by construction, and of fakes: they are not probed."""
+SLOW_PROBE = 5.0
+"""Seconds beyond which a probe stands in the log: the questions of its time waited for it."""
 UNFIT_FOR = 60.0
 """Seconds after which an endpoint that a probe refused is probed again."""
 LARGEST_SEED = 2**31 - 1
@@ -70,6 +73,8 @@ class _Known:
         self.asked = 0.0
         """Time of the report; one that refuses the endpoint holds for `UNFIT_FOR` seconds."""
         self.refuses_seeds = False
+        self.fault = ""
+        """The fault that an operator was told last; "" since an answer was measured."""
         self.asking: dict[tuple[int, int | None, bool], Future[ProbeReport | None]] = {}
 
 
@@ -152,6 +157,48 @@ def probe_steps(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> Ste
         finally:  # also when cancelled: callers that wait then find no report and ask themselves
             del entry.asking[key]
             own.set_result(report)
+
+
+def fault_steps(
+    model: BaseChatModel, plan: SamplingPlan, fingerprint: Fingerprint | None = None
+) -> Steps[tuple[Missing | None, Cost]]:
+    """The reason why no sample of an endpoint can be measured, or None, and the cost of a probe made just now.
+
+    A probe is made at the first use, and again where an earlier one refused the endpoint or failed. Samples are not
+    watched: how often they agree depends on the questions.
+
+    Args:
+        model: The model.
+        plan: The plan that it is asked by.
+        fingerprint: That of the calibrated weights: if a probe finds other weights, the log says so.
+    """
+    began = monotonic()
+    report, cost = yield from probe_steps(model, plan, again=False)
+    if cost.calls and (seconds := monotonic() - began) > SLOW_PROBE:
+        log.warning("guardrail: the probe of the endpoint took %.0f s, and questions waited for it", seconds)
+    now = report.greedy if report is not None and cost.calls else None
+    if fingerprint and now and (difference := unlike(fingerprint, now)):
+        log.warning(
+            "guardrail: the endpoint may not have the calibrated weights: %s. Compare again with `guardrail doctor` "
+            "while it is idle",
+            difference,
+        )
+    problem = None if report is None else report.problem(plan)
+    return None if problem is None else Missing(*problem), cost
+
+
+def with_fault(drawn: SampleSet, fault: Missing | None) -> SampleSet:
+    """The sample set with a fault of its endpoint, unless it already has a problem."""
+    if fault is None or drawn.problem is not None:
+        return drawn
+    return drawn.model_copy(update={"problem": fault.reason, "problem_detail": fault.detail})
+
+
+def is_news(model: BaseChatModel, fault: str) -> bool:
+    """Whether a fault of a model's endpoint, "" for none, is another one than the last that was noted."""
+    entry = _of(model)
+    before, entry.fault = entry.fault, fault
+    return bool(fault) and fault != before
 
 
 async def _loop() -> int:

@@ -24,7 +24,6 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import Abstention, Form, take_path
 from guardrail.guard.assess import Assessment, Assessor
 from guardrail.guard.base import Using, known_path, refuse_same_guard
-from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
 from guardrail.guard.observers import Observers
 from guardrail.guard.router import on_route, route_by
@@ -50,9 +49,9 @@ from .options import REVIEW, Given, judges_of, options_of, scorers_of
 MODELS = 16
 """Model objects whose gates are kept: an agent has one, unless other middleware makes more."""
 SHARED = 64
-"""Models whose memory of draws and probes is kept for agents that are made later."""
-_shared: LRU[tuple[BaseChatModel, Draws, EndpointTrust]] = LRU(SHARED)
-"""Memory of draws and probes by model and plan. The model is kept so that its id stays its own."""
+"""Models whose memory of draws is kept for agents that are made later."""
+_shared: LRU[tuple[BaseChatModel, Draws]] = LRU(SHARED)
+"""Memory of draws by model and plan. The model is kept so that its id stays its own."""
 
 
 def _gates_of(using: Using, artifacts: Sequence[CalibrationArtifact]) -> dict[str, Gate]:
@@ -176,15 +175,13 @@ class AgentGate:
         self._shares = not isinstance(remember, Draws) and not self.artifacts.stand_in
         self._models: LRU[ModelGate] = LRU(MODELS)
 
-    def memory_of(self, model: BaseChatModel, plan: SamplingPlan) -> tuple[Draws, EndpointTrust]:
-        """The memory of draws from a model, and the trust in its endpoint."""
-        probes = self.options["probe"] == "auto"
-        draws = Draws(self.draws.seconds) if self._shares else self.draws
-        mine = (model, draws, EndpointTrust(model, plan, enabled=probes))
-        if self._shares:
-            scorers = sorted(scorers_of(self.options["using"]))
-            mine = _shared.get((id(model), plan.model_dump_json(), draws.seconds, probes, *scorers), lambda: mine)
-        return mine[1:]
+    def memory_of(self, model: BaseChatModel, plan: SamplingPlan) -> Draws:
+        """The memory of draws from a model."""
+        if not self._shares:
+            return self.draws
+        seconds, scorers = self.draws.seconds, sorted(scorers_of(self.options["using"]))
+        name = (id(model), plan.model_dump_json(), seconds, self.options["probe"], *scorers)
+        return _shared.get(name, lambda: (model, Draws(seconds)))[1]
 
     def admit(self, step: AgentStep) -> ModelGate:
         """The gate for a step's model, after every check.
@@ -216,7 +213,6 @@ class ModelGate:
         gates: By the digest of their artifact.
         route: Of a router: the group whose artifact judges answers.
         draws: Remembers draws and verdicts.
-        trust: Trust in the model's endpoint.
         records: Keeps samples of what has no artifact; None if everything has one.
     """
 
@@ -226,7 +222,6 @@ class ModelGate:
     route: str | None
     gates: Mapping[str, Gate]
     draws: Draws
-    trust: EndpointTrust
     records: StepRecords | None
 
     @classmethod
@@ -238,7 +233,7 @@ class ModelGate:
         records = None
         if any(map(is_collecting, artifacts.artifacts)):
             records = StepRecords(Path(agent.options["records"]), artifacts.artifacts, artifacts.plan)
-        return cls(agent, model, artifacts, route, gates, *agent.memory_of(model, artifacts.plan), records)
+        return cls(agent, model, artifacts, route, gates, agent.memory_of(model, artifacts.plan), records)
 
     def judge_steps(
         self,
@@ -344,7 +339,7 @@ class ModelGate:
                 scoring=Scoring(scorers_of(agent.options["using"]), artifacts.artifacts[0].prompt, asked),
             ),
             gates=concerned,
-            trust=self.trust,
+            probe=agent.options["probe"] == "auto",
             observers=agent.observers,
             every_gate=tuple(f"{name}={each.digest}" for name, each in artifacts.by_name.items()),
             staged=any(in_two_stages(plan, gate.estimator) for gate in self.gates.values()),

@@ -16,12 +16,12 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_me
 from guardrail import Guardrail
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.guard.comparability import unlike_served
-from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.observers import chosen
 from guardrail.guard.record_lines import RecordLines
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.prompting import role_of, turns_of
 from guardrail.sampling.effects import run
+from guardrail.sampling.prober import fault_steps, with_fault
 from guardrail.sampling.replies.ends import end_of
 from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import Sampler, refuse_majority
@@ -71,7 +71,7 @@ class Observing:
             report=lambda name, label: alias.metrics.count(name, alias.name, label),
         )
         self._records: RecordLines | None = None
-        self._collectors: LRU[tuple[Sampler, EndpointTrust]] = LRU(CREDENTIALS)
+        self._collectors: LRU[Sampler] = LRU(CREDENTIALS)
         if limits.records is not None:
             assert alias.plan is not None, "checked in the configuration"
             if slots := self._prompt.slots:
@@ -206,16 +206,13 @@ class Observing:
         self, messages: Sequence[BaseMessage], answer: Sample, credential: str | None, plan: SamplingPlan
     ) -> SampleSet:
         """Samples behind an answer, without an artifact; only the answer if a probe refuses the endpoint."""
-
-        def collector() -> tuple[Sampler, EndpointTrust]:
-            chat = self.alias.chat(self.alias.upstream, credential)
-            return Sampler(chat, plan), EndpointTrust(chat, plan, enabled=self.alias.config.probe == "auto")
-
-        sampler, trust = self._collectors.get(credential, collector)
-        problem = trust.check()
-        if problem.reason is not None:
+        sampler = self._collectors.get(
+            credential, lambda: Sampler(self.alias.chat(self.alias.upstream, credential), plan)
+        )
+        fault = run(fault_steps(sampler.model, plan))[0] if self.alias.config.probe == "auto" else None
+        if fault is not None:
             sampler = replace(sampler, plan=plan.primary_only())
-        return problem.apply_to(run(sampler.draw_behind_steps(messages, answer)))
+        return with_fault(run(sampler.draw_behind_steps(messages, answer)), fault)
 
     def _missed(self, fate: str, causes: Sequence[str]) -> None:
         """Count and report an answer that is not measured."""

@@ -377,8 +377,8 @@ def test_what_langchain_sets_on_any_chat_model_stays() -> None:
 
 def test_a_copy_without_changes_is_the_same_guard() -> None:
     copied = GUARD.model_copy(update={"cache": False, "disable_streaming": True})
-    assert copied._assessor.trust is GUARD._assessor.trust
-    assert GUARD.model_copy(update={"probe": "off"})._assessor.trust is not GUARD._assessor.trust
+    assert copied._assessor is GUARD._assessor
+    assert GUARD.model_copy(update={"probe": "off"})._assessor is not GUARD._assessor
 
 
 def test_no_messages() -> None:

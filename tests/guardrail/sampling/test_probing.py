@@ -13,8 +13,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -26,11 +24,9 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, PrivateAttr
 
 from guardrail import Guardrail, Reason, Unmeasured
-from guardrail.guard import endpoint_trust
 from guardrail.guard.abstention import ABSTENTION
-from guardrail.guard.endpoint_trust import EndpointProblem, EndpointTrust
 from guardrail.sampling import prober as _probe
-from guardrail.sampling.effects import arun
+from guardrail.sampling.effects import arun, run
 from guardrail.sampling.probe import (
     PROMPT,
     ProbeReply,
@@ -41,7 +37,16 @@ from guardrail.sampling.probe import (
     unlike,
     wants_probe,
 )
-from guardrail.sampling.prober import UNFIT_FOR, known_report, listed_tokens, needs_probe, probe, probe_steps, reply_of
+from guardrail.sampling.prober import (
+    UNFIT_FOR,
+    fault_steps,
+    known_report,
+    listed_tokens,
+    needs_probe,
+    probe,
+    probe_steps,
+    reply_of,
+)
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SamplingPlan
 
@@ -526,24 +531,25 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_an_unfit_endpoint_is_probed_again_after_a_while_and_recovers(asynchronous: bool, now: list[float]) -> None:
     model = Remote(script=SCRIPT, replies=["same"])
-    trust = EndpointTrust(model, PLAN)
 
-    def check() -> EndpointProblem:
-        return asyncio.run(arun(trust.check_steps())) if asynchronous else trust.check()
+    def check() -> Unmeasured | None:
+        steps = fault_steps(model, PLAN)
+        fault, _ = asyncio.run(arun(steps)) if asynchronous else run(steps)
+        return None if fault is None else fault.reason
 
-    assert check().reason is Unmeasured.DEGENERATE_SAMPLES
+    assert check() is Unmeasured.DEGENERATE_SAMPLES
     calls_before = len(model._seen)
     now[0] = UNFIT_FOR - 0.1
-    assert check().reason is Unmeasured.DEGENERATE_SAMPLES
+    assert check() is Unmeasured.DEGENERATE_SAMPLES
     assert len(model._seen) == calls_before
     now[0] = UNFIT_FOR
-    assert check().reason is Unmeasured.DEGENERATE_SAMPLES  # still
+    assert check() is Unmeasured.DEGENERATE_SAMPLES  # still
     assert len(model._seen) == 2 * calls_before
-    assert check().reason is Unmeasured.DEGENERATE_SAMPLES
+    assert check() is Unmeasured.DEGENERATE_SAMPLES
     assert len(model._seen) == 2 * calls_before
     model.replies[:] = ["a", "b", "c", "g", "d"]
     now[0] = 2 * UNFIT_FOR
-    assert [check().reason, check().reason] == [None, None]
+    assert [check(), check()] == [None, None]
     now[0] = 9 * UNFIT_FOR
     check()
     assert len(model._seen) == 2 * calls_before + 5  # nothing more: it is fit
@@ -552,30 +558,30 @@ def test_an_unfit_endpoint_is_probed_again_after_a_while_and_recovers(asynchrono
 def test_a_slow_probe_stands_in_the_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first question waits for it: without a line an operator looks for the fault elsewhere."""
     caplog.set_level(logging.INFO, "guardrail")
-    for seconds, expected in (
-        (4.0, []),
-        (6.0, ["guardrail: the probe of the endpoint took 6 s, and questions waited"]),
-    ):
+    for slow, expected in ((99.0, []), (0.0, ["guardrail: the probe of the endpoint took 0 s, and questions waited"])):
         caplog.clear()
-        monkeypatch.setattr(endpoint_trust, "monotonic", partial(next, chain([0.0], repeat(seconds))))
+        monkeypatch.setattr(_probe, "SLOW_PROBE", slow)
         model = Remote(script=SCRIPT, replies=["a", "b", "c", "g", "d"])
-        trust = EndpointTrust(model, PLAN)
-        trust.check()
+        run(fault_steps(model, PLAN))
         first, *others = [record.getMessage() for record in caplog.records]
         assert first == "guardrail: probing the endpoint before the first question"
         assert [line.partition(" for it")[0] for line in others] == expected
-        assert trust.check().cost.calls == 0
+        assert run(fault_steps(model, PLAN)) == (None, Cost())
         assert len(caplog.records) == 1 + len(expected)  # nothing is asked again
+
+
+def fault_of(model: Remote) -> Unmeasured | None:
+    fault, _ = run(fault_steps(model, PLAN))
+    return None if fault is None else fault.reason
 
 
 def test_a_second_probe_that_fails_or_is_cancelled_is_made_again_by_the_next_question(now: list[float]) -> None:
     """Otherwise an endpoint that works again would be refused for another minute."""
     model = Remote(script=SCRIPT, replies=["same"])
-    trust = EndpointTrust(model, PLAN)
-    assert trust.check().reason is Unmeasured.DEGENERATE_SAMPLES
+    assert fault_of(model) is Unmeasured.DEGENERATE_SAMPLES
 
     async def cancelled() -> None:
-        task = asyncio.create_task(arun(trust.check_steps()))
+        task = asyncio.create_task(arun(fault_steps(model, PLAN)))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -583,10 +589,10 @@ def test_a_second_probe_that_fails_or_is_cancelled_is_made_again_by_the_next_que
 
     now[0] = UNFIT_FOR
     model.replies[:] = [ConnectionError("down")]
-    assert trust.check().reason is Unmeasured.MODEL_FAILED
+    assert fault_of(model) is Unmeasured.MODEL_FAILED
     asyncio.run(cancelled())
     model.replies[:] = ["a", "b", "c", "g", "d"]
-    assert trust.check().reason is None
+    assert fault_of(model) is None
 
 
 # -- forks

@@ -224,7 +224,7 @@ def test_questions_that_waited_for_a_slow_probe_have_a_line_in_the_log(
     took = "guardrail: the probe of the endpoint took 0 s, and questions waited for it"
     assert serve({"probe": "auto"}).ask(SURE).status_code == 200
     assert warnings_in(caplog) == []  # the control: it was fast
-    monkeypatch.setattr("guardrail.guard.endpoint_trust.SLOW_PROBE", 0.0)
+    monkeypatch.setattr("guardrail.sampling.prober.SLOW_PROBE", 0.0)
     served = serve({"probe": "auto"})
     assert [served.ask(question).status_code for question in (SURE, UNSURE)] == [200, 200]
     assert warnings_in(caplog)[0] == took
