@@ -13,21 +13,14 @@ import argparse
 import asyncio
 import logging
 import math
-import multiprocessing
-import os
 import re
 import signal
-import socket
 import sys
 import threading
-import time
-from functools import partial
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 from guardrail.errors import UsageError, require
-from guardrail.foreign_errors import show_details
 from guardrail.plain_json import visible
 
 from ._gateway.app import Gateway
@@ -38,12 +31,8 @@ _uvicorn = require("uvicorn", extra="serve")
 
 __all__ = ["Gateway", "add_arguments", "load_config", "run"]
 
-WORKER = "GUARDRAIL_WORKER"
-"""Variable of the environment: the number of a process under ``--workers``, from 1."""
 LAST = 5
 """Seconds after the grace time in which the server still sends replies."""
-log = logging.getLogger("guardrail")
-
 
 FLAGS: dict[str, tuple[str, str, str]] = {
     "upstream": ("upstream.url", "URL", "root of the model's API"),
@@ -86,9 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("the server")
     server.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
     server.add_argument("--port", type=int, help="port (default: 8700)")
-    server.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="processes that share the port; guards need a store"
-    )
     server.add_argument("--check", action="store_true", help="check configuration and artifacts, and exit")
 
 
@@ -98,17 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
         key, line = new_key(arguments.new_key)
         _print(f"Key for {arguments.new_key}, shown only this once: {key}", "Add to the configuration:", "keys:", line)
         return 0
-    if arguments.workers != 1:
-        os.environ[WORKER] = "1"
-        _refuse_workers(arguments, _configured(arguments))
     gateway = _gateway(arguments)
     if arguments.check:
         shown = gateway.config.model_dump_json(indent=1, exclude_defaults=True)
         _print(shown, *_promises(gateway), "The configuration and its artifacts are valid.")
-    elif arguments.workers == 1:
-        _serve(gateway)
     else:
-        _supervise(arguments, gateway)
+        _serve(gateway)
     return 0
 
 
@@ -167,88 +148,10 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _refuse_workers(arguments: argparse.Namespace, config: Config) -> None:
-    """Refuse several processes that would draw a question twice or write one file."""
-    if arguments.workers < 1:
-        raise UsageError(f"--workers must be at least 1, got {arguments.workers}.")
-    if not hasattr(os, "setpgrp"):  # Windows
-        raise UsageError("--workers needs a system that forks processes. Start one process on each port instead.")
-    if config.reviews is None and any(alias.mode == "guard" for alias in config.models.values()):
-        raise UsageError(
-            "--workers needs `reviews` in the configuration: without a shared store each process remembers its own "
-            "draws, and a question that is asked again would be drawn again, which selects."
-        )
-    os.environ[WORKER] = "2"
-    if shared := _record_files(config) & _record_files(_configured(arguments)):
-        raise UsageError(
-            f"{min(map(str, shared))}: with --workers each process needs its own record file. Put ${{{WORKER}}}, its "
-            "number, into the path."
-        )
-
-
-def _record_files(config: Config) -> set[Path]:
-    return {alias.observe.records.path for alias in config.models.values() if alias.observe.records is not None}
-
-
-def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
-    """Run the processes on one port, each also on a second port; a process that ends is started again."""
-    config, stops, count = gateway.config, list[int](), arguments.workers
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    ports = [config.port and config.port + place for place in range(count + 1)]
-    try:
-        shared, *own = [socket.create_server((config.host, port), family=family, backlog=2048) for port in ports]
-    except OSError as error:
-        raise UsageError(f"--workers {count} needs the ports {ports[0]} to {ports[-1]}: {error}.") from error
-
-    # It forks a process that has only imported this module, so that a worker that ended is soon back.
-    multiprocessing.set_forkserver_preload([__name__])
-
-    def start(number: int) -> Any:
-        sockets = [own[number - 1], shared]
-        worker = multiprocessing.get_context("forkserver").Process(
-            target=_work, args=(arguments, number, sockets), name=f"worker {number}"
-        )
-        worker.start()
-        return worker
-
-    def forward(sig: int, _: Any) -> None:
-        stops.extend({sig} - {signal.SIGHUP})
-        for worker in workers.values():
-            if worker.is_alive():
-                os.kill(worker.pid, sig)
-
-    workers = {number: start(number) for number in range(1, count + 1)}
-    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sig, forward)
-    port, *others = (str(each.getsockname()[1]) for each in (shared, *own))
-    _announce(gateway, port, f"{count} processes, each also on its own port: {', '.join(others)}")
-    while any(worker.is_alive() for worker in workers.values()) or not stops:
-        wait([worker.sentinel for worker in workers.values() if worker.is_alive()], timeout=1)
-        for number, worker in workers.items():
-            if not worker.is_alive() and not stops:
-                log.error("guardrail serve: %s ended (exit code %s) and is started again", worker.name, worker.exitcode)
-                time.sleep(1)
-                workers[number] = start(number)
-                if stops:  # the signal came after the end of the former one
-                    workers[number].terminate()
-
-
-def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socket]) -> None:
-    """One of several processes."""
-    os.setpgrp()  # Ctrl-C reaches the supervisor, which passes it on
-    os.environ[WORKER] = str(number)
-    if arguments.verbose:
-        show_details()
-    _serve(_gateway(arguments), sockets)
-
-
 class Server(_uvicorn.Server):  # type: ignore[misc,name-defined]
-    """Reports that it is no longer ready before it stops, and stops questions before their connections.
+    """Stops questions before their connections, and announces its address."""
 
-    ``sockets`` are those of a worker, which ends with its supervisor; without them, the server opens its own.
-    """
-
-    def __init__(self, gateway: Gateway, sockets: list[socket.socket] | None) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         config = gateway.config
         # No access log: it would hold addresses and paths, which name tickets. No proxy headers: clients forge them.
         settings = _uvicorn.Config(
@@ -266,18 +169,7 @@ class Server(_uvicorn.Server):  # type: ignore[misc,name-defined]
             timeout_graceful_shutdown=math.ceil(config.drain) + LAST,
         )
         super().__init__(settings)
-        self._gateway, self._supervisor = gateway, None if sockets is None else multiprocessing.parent_process()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop at a second signal, or after the time in which a balancer learns of the first."""
-        leave, delay = partial(super().handle_exit, sig, frame), self._gateway.config.drain_delay
-        again = self._gateway.draining
-        self._gateway.drain()
-        if again or self._loop is None or not delay:
-            leave()
-        else:  # a handler of a signal interrupts the loop anywhere
-            self._loop.call_soon_threadsafe(self._loop.call_later, delay, leave)
+        self._gateway = gateway
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Stop the questions while the connections are closed."""
@@ -285,15 +177,9 @@ class Server(_uvicorn.Server):  # type: ignore[misc,name-defined]
         await super().shutdown(sockets)
         del stopping  # a task without a reference may be collected
 
-    async def on_tick(self, counter: int) -> bool:
-        """Stop when the supervisor has ended."""
-        if self._supervisor is not None and not self._supervisor.is_alive():
-            self.should_exit = True
-        return bool(await super().on_tick(counter))
-
     async def startup(self, sockets: Any = None) -> None:
         """Listen, and announce the address."""
-        self._loop, config = asyncio.get_running_loop(), self._gateway.config
+        config = self._gateway.config
         try:
             await super().startup(sockets)
         except SystemExit as stopped:
@@ -301,11 +187,12 @@ class Server(_uvicorn.Server):  # type: ignore[misc,name-defined]
                 raise
             why = f"{config.host}:{config.port} cannot be listened on: {error.strerror}. Give a free one by --port."
             raise UsageError(why) from None
-        if sockets is None:
-            _announce(self._gateway, self.servers[0].sockets[0].getsockname()[1])
+        address = f"http://{config.host}:{self.servers[0].sockets[0].getsockname()[1]}/v1"
+        serving = f"Serving {', '.join(self._gateway.aliases)} at {address}  (Ctrl-C stops it)"
+        _print(serving, *_promises(self._gateway))
 
 
-def _serve(gateway: Gateway, sockets: list[socket.socket] | None = None) -> None:
+def _serve(gateway: Gateway) -> None:
     # uvicorn logs this for each reply that broke off upstream, which the gateway has logged already, and a port in use.
     unfinished = "ASGI callable returned without completing response."
     logging.getLogger("uvicorn.error").addFilter(
@@ -313,12 +200,7 @@ def _serve(gateway: Gateway, sockets: list[socket.socket] | None = None) -> None
     )
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, lambda *_: gateway.reload())
-    Server(gateway, sockets).run(sockets)
-
-
-def _announce(gateway: Gateway, port: object, *more: str) -> None:
-    address = f"http://{gateway.config.host}:{port}/v1"
-    _print(f"Serving {', '.join(gateway.aliases)} at {address}  (Ctrl-C stops it)", *more, *_promises(gateway))
+    Server(gateway).run()
 
 
 def _promises(gateway: Gateway) -> list[str]:

@@ -224,26 +224,21 @@ class Gateway:
                         rounds.create_task(alias.canary.round())
                 await asyncio.sleep(TICK)
 
-    def drain(self) -> float:
-        """Report that the gateway is no longer ready; returns the seconds in which running requests may finish."""
+    def _time_left(self) -> float:
+        """Seconds in which running requests may finish, from the first call on."""
         if self._stops_at is None:
-            self._stops_at = time.monotonic() + self.config.drain_delay + self.config.drain
+            self._stops_at = time.monotonic() + self.config.drain
         return max(0.0, self._stops_at - time.monotonic())
-
-    @property
-    def draining(self) -> bool:
-        """Whether the gateway has been told to stop."""
-        return self._stops_at is not None
 
     async def stop(self) -> None:
         """Let running questions finish for the grace time, then stop them: their clients get 503 ``stopping``."""
-        await self._repeats.stop(self.drain())
+        await self._repeats.stop(self._time_left())
 
     async def aclose(self) -> None:
         """`stop`, measure the waiting observations within the same time, and close all connections."""
         await self.stop()
         for observing in self.observing.values():
-            await asyncio.to_thread(observing.queue.drain, self.drain())
+            await asyncio.to_thread(observing.queue.drain, self._time_left())
         if self._store is not None:
             self._store.close()
 
@@ -278,7 +273,7 @@ class Gateway:
     def _ready(self, request: Any) -> Any:
         """Whether requests can be answered, promises and warnings. Without a key, a probe learns no model's name."""
         guarded, shown = [name for name, alias in self.aliases.items() if alias.guarded], dict[str, ServedAlias]()
-        reasons = ["draining"] * self.draining + self.health.reasons(guarded)
+        reasons = self.health.reasons(guarded)
         with suppress(ApiError):
             key = authenticate(self.config, request.headers)
             shown = {name: alias for name, alias in self.aliases.items() if may_use(key, name)}

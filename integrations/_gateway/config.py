@@ -293,9 +293,6 @@ class Config(Frozen):
     """Seconds for which draws and verdicts are remembered: the same prompt gets the same verdict."""
     remember_bytes: int = Field(default=256 * 2**20, ge=1)
     """Bytes of draws and verdicts that each process remembers; the oldest make room, and a metric counts them."""
-    drain_delay: float = Field(default=0.0, ge=0)
-    """Seconds after a signal to stop in which ``/readyz`` fails and new requests are still taken, so that a balancer
-    learns of it first. A second signal ends them."""
     drain: float = Field(default=30.0, ge=0)
     """Seconds for which requests and observed answers may finish after a signal to stop."""
 
