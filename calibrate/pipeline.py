@@ -86,12 +86,9 @@ def fit_artifact(
     if correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}{items_flag(score)}")
     name, options = parse_rule(rule) if isinstance(rule, str) else (rule, {})
-    if "delta" in options:
-        if delta is not None:
-            raise UsageError(
-                f"rule {rule!r} names delta, which is given already. Write it once: --delta {options['delta']}."
-            )
-        delta = options.pop("delta")
+    if delta is not None and "delta" in options:
+        raise UsageError(f"rule {rule!r} names delta, which is given already. Write it once.")
+    delta = options.pop("delta", delta)
     spec = with_cap(spec, options.get("cap"))
     # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
     refuse_contradictions(file.records)

@@ -25,7 +25,7 @@ from .data.table import RecordTable, table_of
 from .fitting import DEFAULT_DELTA, rule_named
 from .pipeline import fit_artifact
 from .rules import Rule
-from .spec_syntax import parse_rule
+from .spec_syntax import parse_rule, rule_text
 
 
 class ByGroup(Frozen):
@@ -64,7 +64,7 @@ def fit_router(
         alpha: Target error rate among accepted answers, in (0, 1).
         by: How to fit.
         rule: A rule that certifies, with settings or without.
-        delta: Failure probability.
+        delta: Failure probability, where the text of the rule names none.
         part: Fit on these records only (a calibration part); default: all of the file.
         repeats: As for `fit_artifact`.
         without_failed: As for `fit_artifact`, in each group.
@@ -75,7 +75,12 @@ def fit_router(
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
     table = file.records if part is None else table_of(part)
-    chosen = rule_named(parse_rule(rule)[0] if isinstance(rule, str) else rule)
+    if isinstance(rule, str):
+        name, options = parse_rule(rule)
+        delta = options.pop("delta", delta)
+        rule, chosen = rule_text(name, options), rule_named(name)
+    else:
+        chosen = rule
     if not chosen.certifies:
         raise UsageError(f"rule {chosen.name!r} certifies nothing, and groups divide delta. Use rule 'certified'.")
     if file.header.scope.is_drawn:

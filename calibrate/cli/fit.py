@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from guardrail.describe import PEOPLE
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
 from guardrail.outcome import CERTIFIED
@@ -19,8 +20,8 @@ from ..data.labels import read_labels
 from ..data.records import read_records
 from ..evaluation.audit import audit_router
 from ..evaluation.choice import AUTO
+from ..fitting import DEFAULT_DELTA
 from ..ledger import Ledger, counted
-from ..pipeline import FEWEST_LABELS
 from ..prediction_powered import artifact_with_people
 from ..router import ByGroup, fit_router
 from ..rules.certificate import SHARE
@@ -38,11 +39,10 @@ from .frame.options import (
     MapOption,
     RightOption,
     TableFlags,
-    WithoutFailedOption,
     chosen_estimator,
     flags_under,
-    share_or_smallest,
 )
+from .frame.settings import load_settings, with_flags
 from .frame.terminal import finish
 from .frame.verdicts import (
     conclude,
@@ -56,38 +56,18 @@ promise_flag, test_flag = flags_under(PROMISE), flags_under(LABELS)
 
 
 @command("fit", "calibrating.md#fit")
+@with_flags(FitJob)
 def fit(
+    *,
     records: Annotated[list[Path], typer.Argument(help="Record files, or tables with scores and labels.")],
-    alpha: Annotated[
-        Any,
-        typer.Option(
-            "--alpha",
-            "-a",
-            help="Share of wrong answers accepted; smallest: what can be certified.",
-            metavar="SHARE",
-            parser=share_or_smallest,
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
-    estimators: Annotated[
-        list[str] | None, typer.Option("--score", "-s", help="A score; auto: the best one on 20 %.", metavar="NAME")
-    ] = None,
     items: ItemsOption = False,
-    rule: Annotated[str | None, promise_flag(help="certified, certified:share=0.4, acrc (the paper's), ...")] = None,
-    delta: Annotated[float | None, promise_flag(help="Failure probability (0.1).")] = None,
     by: Annotated[str | None, promise_flag(help="group, group:min_labels=20: a threshold each.")] = None,
     cascade: Annotated[bool, promise_flag("--cascade", help="Each file is a model, cheapest first.")] = False,
-    test_fraction: Annotated[float, test_flag(help="Share of the records to test on.")] = 0.0,
-    test: Annotated[list[Path] | None, test_flag(help="Record file to test on.")] = None,
     human_labels: Annotated[Path | None, test_flag(help="People's labels of a random sample.")] = None,
-    cluster_by_group: Annotated[bool, test_flag("--cluster-by-group", help="Use one question of each group.")] = False,
-    count_repeats: Annotated[bool, test_flag("--count-repeats", help="Use repeated questions each time.")] = False,
-    trust_labels: Annotated[bool, test_flag("--trust-labels", help="Fit on labels that look broken.")] = False,
-    without_failed: WithoutFailedOption = False,
-    few: Annotated[bool, test_flag("--few", help=f"Fit on fewer than {FEWEST_LABELS} labels.")] = False,
     map: MapOption = None,
     right: RightOption = None,
     cut: CutOption = None,
+    given: dict[str, Any],
 ) -> None:
     """Fit the threshold and write the artifact.
 
@@ -96,27 +76,14 @@ def fit(
 
     Choose alpha before you look at results. Exit code 1 if the questions kept out of the fit refute the promise.
     """
-    if test and test_fraction:
-        raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
     if items:
-        refuse_with_items(score=estimators, by=by, human_labels=human_labels, cascade=cascade)
-        estimators = [ITEMS]
-    job = FitJob(
-        records=records,
-        out=out,
-        alpha=alpha,
-        scores=estimators or [],
-        rule=rule,
-        delta=delta,
-        groups="cluster" if cluster_by_group else "category",
-        test_fraction=test_fraction,
-        test=test or (),
-        columns=TableFlags(map, right, cut),
-        repeats="all" if count_repeats else "once",
-        without_failed=without_failed,
-        few=few,
-        trust_labels=trust_labels or human_labels is not None,
-    )
+        refuse_with_items(score=given["score"], by=by, human_labels=human_labels, cascade=cascade)
+        given["score"] = [ITEMS]
+    if human_labels is not None:
+        given["trust_labels"] = True
+    job = load_settings(FitJob, None, {**given, "records": records, "columns": TableFlags(map, right, cut)})
+    if job.test and job.test_fraction:
+        raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
     if cascade:
         _fit_cascade(job)
     elif human_labels is not None:
@@ -129,7 +96,7 @@ def fit(
 
 def _by(job: FitJob, text: str) -> ByGroup:
     """The settings of --by, as "group:min_labels=20,share=each,others=abstain"."""
-    if job.groups == "cluster":
+    if job.cluster_by_group:
         raise UsageError("groups are kinds (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
     name, settings = parse_rule(text)
     try:
@@ -150,12 +117,13 @@ def _conclude(fitted: Fitted) -> None:
 
 def _fit_with_people(job: FitJob, labels: Path, by: str | None) -> Fitted:
     """Fit on a judge's labels of all records and people's of a random sample, which is kept."""
-    if job.rule or by or job.groups == "cluster" or job.test or job.test_fraction:
+    name, options = parse_rule(job.rule or PEOPLE)
+    if name != PEOPLE or options.keys() - {"delta"} or by or job.cluster_by_group or job.test or job.test_fraction:
         raise UsageError(
-            "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
-            "--test-fraction, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
+            f"--human-labels brings its own rule ({PEOPLE}, or {PEOPLE}:delta=D) and tests nothing: leave out --rule, "
+            "--test, --test-fraction, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
         )
-    if job.scores == [AUTO]:
+    if job.score == (AUTO,):
         raise UsageError(
             "--score auto chooses on a random part of the labels, and --human-labels reads all of them. Name an "
             "estimator."
@@ -167,7 +135,7 @@ def _fit_with_people(job: FitJob, labels: Path, by: str | None) -> Fitted:
         read_labels(labels),
         score=opened.key,
         alpha=job.number,
-        delta=job.failing,
+        delta=options.get("delta", DEFAULT_DELTA),
         without_failed=job.without_failed,
     )
     return finish_fit(job, replace(opened, part=sample.records), artifact, replace(sample, path=path))
@@ -189,7 +157,6 @@ def _fit_by_group(job: FitJob, by: ByGroup) -> None:
         by=by,
         alpha=job.number,
         rule=job.rule or CERTIFIED,
-        delta=job.failing,
         part=opened.part,
         repeats=job.repeats,
         without_failed=job.without_failed,
@@ -211,15 +178,15 @@ def _fit_by_group(job: FitJob, by: ByGroup) -> None:
 def _fit_cascade(job: FitJob) -> None:
     """Fit the thresholds of several models together, from a record file each."""
     name, options = parse_rule(job.rule or CERTIFIED)
-    if name != CERTIFIED or options.keys() - {"share"}:
+    if name != CERTIFIED or options.keys() - {"share", "delta"}:
         raise UsageError(
-            f"--cascade is fitted by rule certified or certified:share=S, got {job.rule!r}. Leave --rule out."
+            f"--cascade is fitted by rule certified or certified:share=S,delta=D, got {job.rule!r}. Leave --rule out."
         )
     keep_inputs(job.records, [job.out])
     files = [read_records(path) for path in job.records]
-    if len(job.scores) not in (0, 1, len(files)):
-        raise UsageError(f"give one score for all stages, or one a stage: {len(files)} files, got {len(job.scores)}.")
-    names: list[str | None] = [*(job.scores if len(job.scores) > 1 else [*job.scores, None][:1] * len(files))]
+    if len(job.score) not in (0, 1, len(files)):
+        raise UsageError(f"give one score for all stages, or one a stage: {len(files)} files, got {len(job.score)}.")
+    names: list[str | None] = [*(job.score if len(job.score) > 1 else [*job.score, None][:1] * len(files))]
     for file in files:
         warn_incomplete(file)
         warn_undecided(file)
@@ -227,7 +194,7 @@ def _fit_cascade(job: FitJob) -> None:
         files,
         alpha=job.number,
         scores=[chosen_estimator(file, name) for file, name in zip(files, names, strict=True)],
-        delta=job.failing,
+        delta=options.get("delta", DEFAULT_DELTA),
         share=options.get("share", SHARE),
         groups=job.groups,
         without_failed=job.without_failed,

@@ -76,7 +76,6 @@ def learn(
         ),
     ] = None,
     rule: Annotated[str | None, fit_flag(help="Default: of the artifact.")] = None,
-    delta: Annotated[float | None, fit_flag(help="Failure probability.")] = None,
 ) -> None:
     """Learn from people's decisions: how good the accepted answers are, a better threshold, a gate for a tool.
 
@@ -89,7 +88,7 @@ def learn(
         raise UsageError(
             "say what to learn: --artifact, the one in force, about answers; --tool NAME about an agent's calls."
         )
-    asked = Learning(source, out, missing, alpha, rule, delta)
+    asked = Learning(source, out, missing, alpha, rule)
     if tool is not None:
         drawing = None if model is None else Drawing(model, tools, system)
         learn_calls(asked, tool, records=records or (), compare=compare, drawing=drawing)
@@ -138,7 +137,6 @@ def _learn_answers(
         ledger=Ledger([sqlite_path(asked.source) or out.parent / "reviews.db"]),
         alpha=asked.alpha,
         rule=asked.rule,
-        delta=asked.delta,
         missing=asked.missing,
         test_fraction=test_fraction,
     )

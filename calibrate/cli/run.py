@@ -94,15 +94,14 @@ def _run(config: Path | None, settings: RunSettings) -> None:
         test = _records(settings, model, test_questions, settings.test_path, title)
     fitted = fit_by_rule(
         FitJob(
-            records=[settings.records_path],
+            records=(settings.records_path,),
             out=settings.out / "artifact.json",
             alpha=settings.alpha,
-            scores=[key],
+            score=(key,),
             rule=settings.rule,
-            delta=settings.delta,
-            groups=groups,
-            test=[] if test is None else [test.path],
-            repeats=settings.repeats,
+            test=() if test is None else (test.path,),
+            cluster_by_group=settings.cluster_by_group,
+            count_repeats=settings.count_repeats,
             without_failed=settings.without_failed,
             few=True,
             trust_labels=True,  # they were looked at before the test questions were asked
@@ -193,7 +192,7 @@ def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
 
 def _check_rule(unit: Unit, rule: str | None, settings: RunSettings, others: dict[str, Any]) -> None:
     name, options = parse_rule(rule or PLANNED[unit][0])
-    delta = options.pop("delta", settings.delta)
+    delta = options.pop("delta", None)
     Target.of(rule_for(unit, name), alpha=settings.alpha, delta=delta, settings=others | options)
 
 

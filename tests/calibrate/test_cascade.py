@@ -330,7 +330,7 @@ def test_three_scores_for_two_stages_are_refused(fitting: Command) -> None:
 
 def test_each_fit_on_the_same_labels_is_counted(fitting: Command, tmp_path: Path) -> None:
     assert "have used" not in run(*fitting)
-    shown = run(*fitting, "--delta", "0.2")
+    shown = run(*fitting, "--rule", "certified:delta=0.2")
     assert "2 fits have used these labels; whichever of them you use, its promise holds with 70 %" in shown
     loaded = CascadeArtifact.load(tmp_path / "cascade.json")
     assert loaded.spent is not None

@@ -258,8 +258,8 @@ def test_scores_written_to_another_file_do_not_begin_to_count_anew(tmp_path: Pat
     [
         ("--rule", "acrc:k_min=7"),
         ("-s", "auto", "--rule", "acrc"),
-        ("--rule", "certified:share=0.4", "--delta", "0.2"),
-        ("--rule", "certified", "--delta", "0.0123456789"),
+        ("--rule", "certified:share=0.4,delta=0.2"),
+        ("--rule", "certified:delta=0.0123456789"),
     ],
 )
 def test_the_command_that_the_report_shows_makes_the_same_artifact(

@@ -287,7 +287,7 @@ def test_questions_are_read(name: str) -> None:
 
 def test_settings_and_tools_are_read() -> None:
     settings = load_settings(RunSettings, FOLDER / "run.yaml", {"alpha": 0.2})
-    assert (settings.model, settings.rule, settings.delta, settings.alpha) == ("openai:gpt", "certified", 0.1, 0.2)
+    assert (settings.model, settings.rule, settings.alpha) == ("openai:gpt", "certified:delta=0.05", 0.2)
     assert (settings.stop, settings.cluster_by_group, settings.template) == (("\n", "Q:"), True, "Q: {question}")
     bindings = read_bindings(FOLDER / "tools.json")
     assert (bindings.tool_names, bindings.tool_choice) == (("transfer",), "any")

@@ -59,7 +59,6 @@ class Learning:
     missing: Missing
     alpha: float | Literal["smallest"] | None
     rule: str | None
-    delta: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +131,7 @@ def learn_calls(
     decided = sqlite_path(asked.source) or read[0]  # a store on a server is read with records
     ledger = Ledger([decided.with_name(f"{decided.stem}.{tool}.jsonl"), labelled_file])
     rule_name = asked.rule or CERTIFIED
-    fitted = fit_artifact(
-        labelled_file, score=key, alpha=asked.alpha, rule=rule_name, delta=asked.delta, groups="cluster"
-    )
+    fitted = fit_artifact(labelled_file, score=key, alpha=asked.alpha, rule=rule_name, groups="cluster")
     fitted = counted(fitted, ledger)
     ledger.copy_to(labelled_file)
     print_verdict(verdict_text(fitted, found=UNDECIDED))

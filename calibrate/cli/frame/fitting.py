@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from pydantic_core import PydanticUndefined
 
 from guardrail.artifact import Artifact, CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
+from guardrail.types import Frozen
 
 from ...data.formats.read import is_table
 from ...data.records import Record, RecordFile, write_records
@@ -17,39 +20,49 @@ from ...data.split import Groups, Repeats, one_per_question, split
 from ...evaluation.audit import audit
 from ...evaluation.choice import AUTO, choose_score
 from ...evaluation.label_checks import refuse_broken, suspicious
-from ...fitting import DEFAULT_DELTA
 from ...judging import require_same
 from ...ledger import Ledger, counted
-from ...pipeline import fit_artifact, part_header, refuse_few
+from ...pipeline import FEWEST_LABELS, fit_artifact, part_header, refuse_few
 from ...report.assessment import Found, VerdictText, second_look
 from ...report.facts import auroc_of
 from ...scoring.scores import refuse_failed
 from .files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
 from .labels import print_structured
 from .next_commands import fresh_command, listed
-from .options import TableFlags, chosen_estimator
+from .options import LABELS, PROMISE, TableFlags, chosen_estimator
+from .settings import Texts, flag
 from .terminal import print_line
 from .verdicts import print_choice, print_fitted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitJob:
-    """What a fit is asked for; the fields are the options of the command."""
+class FitJob(Frozen):
+    """What a fit is asked for. Every field but the first and the last is a flag of `fit`."""
 
-    records: Sequence[Path]
-    out: Path
-    alpha: float | Literal["smallest"]
-    scores: Sequence[str]
-    rule: str | None
-    delta: float | None
-    groups: Groups
-    test_fraction: float = 0.0
-    test: Sequence[Path] = ()
-    columns: TableFlags = field(default_factory=TableFlags)
-    repeats: Repeats
-    without_failed: bool
-    few: bool
-    trust_labels: bool
+    records: tuple[Path, ...]
+    alpha: float | Literal["smallest"] = flag(
+        "", "Share of wrong answers accepted; smallest: what can be certified.", PydanticUndefined, "-a", "SHARE"
+    )
+    out: Path = flag("", "Artifact to write.", Path("artifact.json"), "-o")
+    score: Texts = flag("", "A score; auto: the best one on 20 %.", (), "-s", "NAME")
+    rule: str | None = flag(PROMISE, "certified:delta=0.05 (delta 0.1), acrc (the paper's), ...")
+    test_fraction: float = flag(LABELS, "Share of the records to test on.", 0.0)
+    test: tuple[Path, ...] = flag(LABELS, "Record file to test on.", (), metavar="FILE")
+    cluster_by_group: bool = flag(LABELS, "Use one question of each group.", False)
+    count_repeats: bool = flag(LABELS, "Use repeated questions each time.", False)
+    trust_labels: bool = flag(LABELS, "Fit on labels that look broken.", False)
+    without_failed: bool = flag(LABELS, "Fit although more than 1 % of the questions failed.", False)
+    few: bool = flag(LABELS, f"Fit on fewer than {FEWEST_LABELS} labels.", False)
+    columns: TableFlags = TableFlags()
+
+    @property
+    def groups(self) -> Groups:
+        """What the groups of questions are."""
+        return "cluster" if self.cluster_by_group else "category"
+
+    @property
+    def repeats(self) -> Repeats:
+        """How often a question counts that is asked repeatedly."""
+        return "all" if self.count_repeats else "once"
 
     @property
     def number(self) -> float:
@@ -59,11 +72,6 @@ class FitJob:
                 "--alpha smallest is of rule certified for whole answers. Give --alpha as a number, e.g. 0.1."
             )
         return self.alpha
-
-    @property
-    def failing(self) -> float:
-        """Failure probability."""
-        return DEFAULT_DELTA if self.delta is None else self.delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +122,14 @@ def open_job(job: FitJob, *others: Path, beside: Path | None = None) -> Opened:
         *others: Other files that are read.
         beside: A file that is written next to the artifact; default: that of the questions kept out.
     """
-    if len(job.scores) > 1:
-        raise UsageError(f"give one score, got {len(job.scores)}. Several are for --cascade, one a stage.")
+    if len(job.score) > 1:
+        raise UsageError(f"give one score, got {len(job.score)}. Several are for --cascade, one a stage.")
     kept_out = job.out.with_suffix(".test.jsonl") if job.test_fraction else None
-    keep_inputs([*job.records, *job.test, *others, *job.scores], [job.out], derived=beside or kept_out)
+    keep_inputs([*job.records, *job.test, *others, *job.score], [job.out], derived=beside or kept_out)
     files = open_files(job.records, job.columns.settings)
     file = pool_of(files)
     refuse_few(file, allowed=job.few)
-    named = job.scores[0] if job.scores else None
+    named = job.score[0] if job.score else None
     key = AUTO if named == AUTO else chosen_estimator(file, named)
     if key != AUTO:
         refuse_few(file, key, allowed=job.few)
@@ -206,7 +214,6 @@ def fit_by_rule(job: FitJob) -> Fitted:
         score=key,
         alpha=job.alpha,
         rule=job.rule,
-        delta=job.delta,
         groups=job.groups,
         part=opened.part,
         repeats=job.repeats,

@@ -13,7 +13,7 @@ from guardrail.sampling.follow_ups import SCORE
 
 from ...data.records import RecordHeader
 from ...evaluation.choice import AUTO
-from ...fitting import Target
+from ...fitting import DEFAULT_DELTA, Target
 from ...rules import RULES
 from ...scoring.names import usual_key
 from ...spec_syntax import estimator_flags, rule_text
@@ -67,13 +67,10 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
     target = outcome.options.get("alpha", artifact.alpha)  # "smallest" where that was asked for
     score = f"--score {shlex.quote(key if choice is None else AUTO)}"
     flags = [f"{estimator_flags(key) if key == ITEMS else score} --alpha {target}"]
-    is_builtin = outcome.rule in RULES
-    if is_builtin:
+    if outcome.rule in RULES:
         flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")
     if artifact.calibration.group is not None:
         flags.append("--cluster-by-group")
-    if is_builtin and outcome.delta is not None:
-        flags.append(f"--delta {outcome.delta:.12g}")
     return " ".join(flags)
 
 
@@ -83,4 +80,5 @@ def _rule_text(outcome: Feasible | Infeasible) -> str:
     given = {"cap": options["cap"]} if "cap" in options else {}  # rules for items have no default
     usual = Target.of(outcome.rule, alpha=outcome.alpha, settings=given).resolved(outcome.n)
     others = {name: options[name] for name in usual if name in options and options[name] != usual[name]}
-    return rule_text(outcome.rule, {**given, **others})
+    delta = {} if outcome.delta in (None, DEFAULT_DELTA) else {"delta": f"{outcome.delta:.12g}"}
+    return rule_text(outcome.rule, {**given, **others, **delta})

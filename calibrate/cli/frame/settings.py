@@ -1,4 +1,4 @@
-"""Settings of `run` and `collect`: all stand in one YAML file or in `--set`, and the common ones are flags."""
+"""Settings of `run`, `collect` and `fit`, from which their flags follow; rare ones stand in a YAML file or `--set`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter, Signature, signature
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
@@ -25,14 +26,13 @@ from guardrail.uncertainty.plan import plan_for
 from guardrail.uncertainty.scorer import load_scorer
 
 from ...data.questions import Question, option_labels, slot_names, system_of
-from ...data.split import Repeats
 from ...scoring.names import parse_estimator, usual_estimator
-from .options import ASKING, MODEL_HELP, PROMISE, SCORES, WHAT
+from .options import ASKING, LABELS, MODEL_HELP, PROMISE, SCORES, WHAT
 
 OTHER_TURNS = "Conversations with turns that were not calibrated: refuse, or mark answers as without the promise."
 
 
-def _flag(panel: str, description: str, default: Any = None, short: str = "", metavar: str = "", **limits: Any) -> Any:
+def flag(panel: str, description: str, default: Any = None, short: str = "", metavar: str = "", **limits: Any) -> Any:
     """A field that is also a flag, under a heading of the help; its description is the help."""
     extra: dict[str, Any] = {"panel": panel, "short": short, "metavar": metavar}
     return Field(default=default, description=description, json_schema_extra=extra, **limits)
@@ -79,17 +79,18 @@ def _options(kind: type[Frozen]) -> dict[str, Parameter]:
         option = typer.Option(
             *filter(None, ("--" + name.replace("_", "-"), str(extra["short"]))),
             help=f"{str(field.description).removesuffix('.')}{shown}.",
-            rich_help_panel=str(extra["panel"]),
+            rich_help_panel=str(extra["panel"]) or None,
             metavar=str(extra["metavar"]) or None,
         )
         # What typer reads by itself; other types, such as a choice of words, are read by the settings.
-        plain = [each for each in (field.annotation, *get_args(field.annotation)) if each in (bool, int, float, Path)]
-        taken: Any = list[str] if several else plain[0] if plain else str
+        kinds = set(get_args(field.annotation) or (field.annotation,)) - {NoneType}
+        plain = kinds.pop() if len(kinds) == 1 and kinds <= {bool, int, float, Path} else str
+        taken: Any = list[str] if several else plain
         annotation = Annotated[taken | None, option]
         options[str(extra["panel"]), name] = Parameter(
             name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation
         )
-    ordered = sorted(options, key=lambda key: (WHAT, ASKING, SCORES, PROMISE).index(key[0]))
+    ordered = sorted(options, key=lambda key: ("", WHAT, ASKING, SCORES, PROMISE, LABELS).index(key[0]))
     return {name: options[panel, name] for panel, name in ordered}
 
 
@@ -122,18 +123,18 @@ class ImportedPlan(Frozen):
 
 
 class CollectSettings(Frozen):
-    """How questions are asked. Every field is a name for `--set`; the common ones are flags as well (`_flag`)."""
+    """How questions are asked. Every field is a name for `--set`; the common ones are flags as well (`flag`)."""
 
     questions_format: str | None = Field(default=None, description="Format of the questions: coqa, medmcqa, ...")
-    score: Texts = _flag(SCORES, "What will be computed; decides what is drawn.", (), "-s", "NAME")
-    scorer: Texts = _flag(SCORES, "A score of your own, MODULE:NAME.", (), metavar="NAME")
-    calls: float | None = _flag(ASKING, "Calls for each question: 1, 1.4, 3, 11.")
-    items: bool = _flag(SCORES, "Keep or hold back each item (field of JSON).", False)
-    n: int = _flag(ASKING, "Samples for each question.", 10)
-    temperature: float = _flag(ASKING, "Of the samples, above 0.", 0.7)
+    score: Texts = flag(SCORES, "What will be computed; decides what is drawn.", (), "-s", "NAME")
+    scorer: Texts = flag(SCORES, "A score of your own, MODULE:NAME.", (), metavar="NAME")
+    calls: float | None = flag(ASKING, "Calls for each question: 1, 1.4, 3, 11.")
+    items: bool = flag(SCORES, "Keep or hold back each item (field of JSON).", False)
+    n: int = flag(ASKING, "Samples for each question.", 10)
+    temperature: float = flag(ASKING, "Of the samples, above 0.", 0.7)
     top_p: float = Field(default=0.9, description="Nucleus mass.")
-    max_tokens: int = _flag(ASKING, "Longest answer, in tokens.", MAX_TOKENS)
-    primary: Literal["greedy", "sampled"] = _flag(ASKING, "The answer given, or sampled too.", "greedy", "", "HOW")
+    max_tokens: int = flag(ASKING, "Longest answer, in tokens.", MAX_TOKENS)
+    primary: Literal["greedy", "sampled"] = flag(ASKING, "The answer given, or sampled too.", "greedy", "", "HOW")
     cut_off: Literal["abstain", "measure"] = Field(
         default="abstain", description="A longer answer: abstain from it, or measure the part like an answer."
     )
@@ -142,8 +143,8 @@ class CollectSettings(Frozen):
         default=(), description="Tokens that end an answer, for local models."
     )
     seed: int = Field(default=0, description="Seed of the samples, and of the split of `run`.")
-    tools: Path | None = _flag(ASKING, "JSON: tools, or tools and format.", metavar="FILE")
-    system: str | None = _flag(ASKING, "System message, or @FILE.")
+    tools: Path | None = flag(ASKING, "JSON: tools, or tools and format.", metavar="FILE")
+    system: str | None = flag(ASKING, "System message, or @FILE.")
     template: str = Field(default="{question}", description="Human message; {question} stands for the question.")
     option_template: str = Field(default="{label}) {text}", description="One line for each option.")
     question_slots: Texts | None = Field(
@@ -227,25 +228,24 @@ class CollectSettings(Frozen):
 class RunSettings(CollectSettings):
     """Everything `calibrate run` needs. Paths are relative to the current directory."""
 
-    score: Texts = _flag(SCORES, "A score; auto: the best one.", (), "-s", "NAME")
-    questions: Path = _flag(WHAT, "Question file, .jsonl or .csv.", PydanticUndefined)
-    model: str = _flag(WHAT, MODEL_HELP, PydanticUndefined, "-m", "MODEL")
-    out: Path = _flag(WHAT, "Folder.", Path("calibration"), "-o")
+    score: Texts = flag(SCORES, "A score; auto: the best one.", (), "-s", "NAME")
+    questions: Path = flag(WHAT, "Question file, .jsonl or .csv.", PydanticUndefined)
+    model: str = flag(WHAT, MODEL_HELP, PydanticUndefined, "-m", "MODEL")
+    out: Path = flag(WHAT, "Folder.", Path("calibration"), "-o")
     test_questions: Path | None = Field(default=None, description="Question file to test on; replaces test_fraction.")
-    test_fraction: float = _flag(WHAT, "Share of the questions to test on.", 0.3, ge=0, lt=1)
+    test_fraction: float = flag(WHAT, "Share of the questions to test on.", 0.3, ge=0, lt=1)
     cap: int | None = Field(default=None, ge=1, description="With items: most items of an answer that are ever kept.")
     field_judge: Texts = Field(default=(), description="With items: PATH=JUDGE, e.g. /total=numeric.")
     key_field: Texts = Field(default=(), description="With items: PATH=FIELD, e.g. /items=sku.")
     optional_field: Texts = Field(default=(), description="With items: path of a field that an answer may leave out.")
-    alpha: float = _flag(PROMISE, "Share of wrong answers accepted.", 0.1, "-a")
-    rule: str | None = _flag(PROMISE, "Rule, as `fit --rule` (certified).")
-    delta: float | None = _flag(PROMISE, "Failure probability (0.1).")
+    alpha: float = flag(PROMISE, "Share of wrong answers accepted.", 0.1, "-a")
+    rule: str | None = flag(PROMISE, "Rule, as `fit --rule` (certified).")
     count_repeats: bool = Field(default=False, description="Use every record of a question that is asked repeatedly.")
-    correctness: str | None = _flag(SCORES, "Rule that labels, as `label --rule`.")
-    judge_model: str | None = _flag(SCORES, "Model that labels, instead of a rule.")
-    trust_labels: bool = _flag(PROMISE, "Fit on labels that look broken.", False)
-    cluster_by_group: bool = _flag(PROMISE, "Use one question of each group.", False)
-    without_failed: bool = _flag(PROMISE, "Fit without questions that failed.", False)
+    correctness: str | None = flag(SCORES, "Rule that labels, as `label --rule`.")
+    judge_model: str | None = flag(SCORES, "Model that labels, instead of a rule.")
+    trust_labels: bool = flag(PROMISE, "Fit on labels that look broken.", False)
+    cluster_by_group: bool = flag(PROMISE, "Use one question of each group.", False)
+    without_failed: bool = flag(PROMISE, "Fit without questions that failed.", False)
     price: float | None = Field(default=None, ge=0, description="Price of one model call; the run says its cost first.")
     splits: int = Field(default=100, ge=0, description="Random splits for the table of rules; 0 leaves it out.")
 
@@ -265,11 +265,6 @@ class RunSettings(CollectSettings):
     def test_path(self) -> Path:
         """The records of the test."""
         return self.out / "test-records.jsonl"
-
-    @property
-    def repeats(self) -> Repeats:
-        """How often a question counts that is asked repeatedly."""
-        return "all" if self.count_repeats else "once"
 
     @property
     def score_name(self) -> str | None:
@@ -306,7 +301,7 @@ def load_settings(
     """Settings from a YAML file, overridden by `--set` and by flags.
 
     Args:
-        kind: `RunSettings`, `CollectSettings` or `ImportedPlan`.
+        kind: `RunSettings`, another class of this module, or `FitJob`.
         path: YAML file with fields of `RunSettings`, or None.
         flags: Values by field name; None means not given.
         assigned: NAME=VALUE, as given to `--set`.
@@ -333,8 +328,8 @@ def load_settings(
             hint = did_you_mean(name, fields) or f"Known: {', '.join(sorted(fields))}."
             raise UsageError(f"{where}: there is no setting {name!r}. {hint}") from error
         if first["type"] == "missing":
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{name} is missing. Give {flag}, or '{name}:' in the YAML file.") from error
+            stands = "" if path is None else f", or '{name}:' in {path}"
+            raise UsageError(f"{name} is missing. Give --{name.replace('_', '-')}{stands}.") from error
         raise UsageError(f"{name}: got {first['input']!r}; {first['msg']}. {fields[name].description}") from error
 
 

@@ -91,7 +91,7 @@ def test_fits_of_items_count_on_their_labels(folder: Path) -> None:
     [
         "",
         "--rule wrong_share_per_answer:cap=3",
-        "--rule clean_answers --delta 0.2",
+        "--rule clean_answers:delta=0.2",
         "--cluster-by-group --rule clean_shown",
     ],
 )
