@@ -43,14 +43,12 @@ class ReviewedStep(Reviewed):
         gated: Names of the tools whose calls were decided about, or `ANSWER`.
         reference: The right calls, as canonical JSON; None if nobody said.
         recorded: Whether ``id`` is that of a record.
-        in_thread: Whether it comes from LangChain or LangGraph, which have threads; other frameworks have runs.
     """
 
     proposed: tuple[ToolCall, ...]
     gated: frozenset[str]
     reference: str | None
     recorded: bool
-    in_thread: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,6 @@ def reviews_of_store(store: ReviewStore, records: Mapping[str, Record]) -> tuple
                 recorded=True,
                 open=any(item.state in ("pending", "claimed") for item in items),
                 arrived=min(item.created for item in items),
-                in_thread=all("call_id" not in item.content.metadata for item in items),
             )
         )
     return sorted(steps, key=lambda step: step.arrived), others

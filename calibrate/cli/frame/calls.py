@@ -13,7 +13,6 @@ from typing import Literal
 
 from langchain_core.messages import convert_to_messages
 
-from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, did_you_mean, require
 from guardrail.files import sqlite_path
@@ -21,7 +20,6 @@ from guardrail.judges import ToolCallJudge
 from guardrail.outcome import CERTIFIED
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.models import resolve_model
-from guardrail.types import Bindings
 from guardrail.uncertainty import Estimator, make_estimator
 from guardrail.uncertainty.plan import plan_for
 
@@ -99,10 +97,10 @@ def learn_calls(
     inputs = [*read, None if drawing is None else drawing.tools, sqlite_path(asked.source)]
     keep_inputs(inputs, [asked.out], derived=labelled_file)
     file = read_records(*read) if read else None
-    everything = _reviewed(asked.source, file, read)
+    everything = _reviewed(asked.source, file)
     gated = {name for step in everything for name in step.gated}
     print_decisions("Decisions", {name: [each for each in everything if name in each.gated] for name in sorted(gated)})
-    _refuse_tool(asked.source, tool, gated, everything, file, read)
+    _refuse_tool(asked.source, tool, gated, everything, file)
     steps = [step for step in everything if tool in step.gated]
     used = usable(steps, asked.missing, f"decisions about {tool!r}")
     if (waits := waiting(steps, asked.missing)) is not None:
@@ -136,10 +134,10 @@ def learn_calls(
     ledger.copy_to(labelled_file)
     print_verdict(verdict_text(fitted, found=UNDECIDED))
     fitted.save(asked.out)
-    following = [f"decide about more {'answers' if tool == ANSWER else 'calls'}, and run the same command again"]
+    following = f"decide about more {'answers' if tool == ANSWER else 'calls'}, and run the same command again"
     if fitted.threshold is not None:
-        following = _use(fitted, tool, asked.out, steps, gated, drawing)
-    finish([asked.out, labelled_file], *following)
+        following = _use(tool, asked.out, drawing)
+    finish([asked.out, labelled_file], following)
 
 
 def _measure(tool: str, compare: str | None) -> tuple[Estimator, ToolCalls | None]:
@@ -157,8 +155,6 @@ def _refuse_options(
     """Refuse options that exclude each other, or that miss one."""
     if records and drawing is not None:
         raise UsageError("--records has the samples, and --model would draw others. Give one of them.")
-    if drawing is not None and drawing.tools is None:
-        raise UsageError("--model draws with the agent's tools. Name their file: --tools tools.json")
     if (asked.alpha is None) != (asked.out is None):
         raise UsageError("a gate for a tool takes both --alpha and --out; without them the calls are only labelled.")
     if tool == ANSWER and (compare is not None or drawing is not None):
@@ -171,7 +167,6 @@ def _refuse_tool(
     gated: Collection[str],
     steps: Sequence[ReviewedStep],
     file: RecordFile | None,
-    read: Sequence[Path],
 ) -> None:
     """Refuse a tool that nobody was asked about, and one named "answer", whose calls would be mixed with answers."""
     offered = () if file is None or file.header.plan.bindings is None else file.header.plan.bindings.tool_names
@@ -182,52 +177,17 @@ def _refuse_tool(
         )
     if gated and tool not in gated:
         there = f"It has: {', '.join(sorted(gated))}."
-        elsewhere = f" Calls whose samples are in other records than {_listed(read)} need --records." if read else ""
-        raise UsageError(f"{source} has no call of {tool!r}. {did_you_mean(tool, gated)}{there}{elsewhere}")
+        read = "" if file is None else f" Calls whose samples are in other records than {file.path} need --records."
+        raise UsageError(f"{source} has no call of {tool!r}. {did_you_mean(tool, gated)}{there}{read}")
 
 
-def _use(
-    fitted: CalibrationArtifact,
-    tool: str,
-    out: Path,
-    items: Sequence[ReviewedStep],
-    gated: Collection[str],
-    drawing: Drawing | None,
-) -> list[str]:
-    """The use of a gate, in the guard of the framework that the decisions come from."""
-    framework = fitted.model.provider.partition(":")[0]
-    given = _settings(fitted, tool, out, items, gated)
-    if framework == "pydantic-ai":
-        return [f"use it: GuardCapability({given}"]
-    # The Agents SDK takes LangChain models as well.
-    if framework == "openai-agents" or not all(item.in_thread for item in items):
-        return [f"use it: GuardedModel(model, {given}"]
-    approvals = [f"or in LangChain's own approvals: {{'when': unsure({str(out)!r}, model)}}"] if drawing else []
-    return [f"use it: GuardrailMiddleware({given}", *approvals]
-
-
-def _settings(
-    fitted: CalibrationArtifact, tool: str, out: Path, items: Sequence[ReviewedStep], gated: Collection[str]
-) -> str:
-    """The settings of a guard that name every tool of the agent, up to the closing parenthesis and a comment.
-
-    A guard refuses a tool that it was not told about. Tools that were called and that nobody was asked about are
-    exempt, as they were; of the others nobody knows whether they only read, so people go on to decide.
-    """
-    others = [name for name in (fitted.plan.bindings or Bindings()).tool_names if name != tool]
-    calls = [call for item in items for message in item.messages or () for call in message.get("tool_calls") or ()]
-    passed = {call["function"]["name"] for call in calls} - set(gated)
-    exempt = [name for name in others if name in passed]
-    tools = {} if tool == ANSWER else {tool: str(out)}
-    tools |= {name: "collect" for name in others if name not in passed}
-    settings = [f"artifact={str(out)!r}"] if tool == ANSWER else []
-    settings += [f"tools={tools}"] if tools else []
-    settings += [f"exempt={exempt}"] if exempt else []
-    return f"{', '.join(settings)}){'  # exempt=[...]: tools that only read' if others else ''}"
-
-
-def _listed(read: Sequence[Path]) -> str:
-    return ", ".join(map(str, read))
+def _use(tool: str, out: Path, drawing: Drawing | None) -> str:
+    """Where a gate goes: into the guard that collected the calls, or into the approvals, which recorded no samples."""
+    if drawing is not None:
+        return f"use it in LangChain's approvals of {tool}: {{'when': unsure({str(out)!r}, model)}}"
+    if tool == ANSWER:
+        return f"use it in your guard: artifact={str(out)!r} in place of 'collect'"
+    return f"use it in your guard: tools={{{tool!r}: {str(out)!r}, ...}} in place of 'collect'"
 
 
 def _refuse_others_labels(path: Path, items: Sequence[ReviewedStep]) -> None:
@@ -257,37 +217,37 @@ def _drawn(steps: Sequence[ReviewedStep], drawing: Drawing | None, measured: Est
     return read_records(path)
 
 
-def _reviewed(source: str, file: RecordFile | None, read: Sequence[Path]) -> list[ReviewedStep]:
+def _reviewed(source: str, file: RecordFile | None) -> list[ReviewedStep]:
     """Read people's decisions from a checkpointer's file or a review store.
 
     Raises:
         UsageError: There are none, no records where they are needed, or none of the decisions is about the records.
     """
     path = sqlite_path(source)
+    drawn = None if file is None else {record.id: record for record in file.records}
     if path is not None and path.is_file() and _has_checkpoints(path):
         require("langgraph.checkpoint.sqlite", extra="agents")
         from langgraph.checkpoint.sqlite import SqliteSaver
 
         with SqliteSaver.from_conn_string(str(path)) as saver:
             reviewed = reviews_of_checkpoints(saver)
-        recorded = None if file is None else {record.id for record in file.records}
-        mine = [item for item in reviewed if recorded is None or item.id in recorded]
+        mine = [step for step in reviewed if drawn is None or step.id in drawn]
         others = len(reviewed) - len(mine)
-    elif file is None:
+    elif drawn is None:
         raise UsageError(
             "a review store has the calls without their conversations. Give --records, the file that the agent wrote."
         )
     else:
         with opened_store(source) as store:
-            mine, others = reviews_of_store(store, {record.id: record for record in file.records})
-    if others and not mine:
+            mine, others = reviews_of_store(store, drawn)
+    if file is not None and others and not mine:
         raise UsageError(
-            f"none of the {others} reviews in {source} belongs to a record of {_listed(read)}, the file that was read. "
+            f"none of the {others} reviews in {source} belongs to a record of {file.path}, the file that was read. "
             "Name the one that the agent wrote its samples to: --records FILE"
         )
     if others:
         print_line(f"{others} reviews belong to none of the records and are left out.", "yellow")
-    if file is not None and (unseen := len(file.records) - len(mine)):
+    if drawn is not None and (unseen := len(drawn) - len(mine)):
         print_line(f"{unseen} recorded messages have no review in {source} and are left out.", "yellow")
     return mine
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +23,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import read_records, write_records
-from calibrate.reviews.steps import reviews_of_checkpoints, reviews_of_store
+from calibrate.reviews.steps import reviews_of_checkpoints
 from guardrail import Guardrail
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
@@ -278,7 +277,7 @@ def test_answers_are_collected_and_learned_like_calls() -> None:
         app, ["learn", "reviews.db", "--tool", "answer", "--alpha", "0.3", "--out", "answers.json"]
     )
     assert learned.exit_code == 0, learned.output
-    assert "GuardrailMiddleware(artifact='answers.json', tools={" in learned.output
+    assert "use it in your guard: artifact='answers.json' in place of 'collect'" in learned.output
     (labels,) = [[record.correct for record in read_records("answers.records.jsonl").records]]
     assert (labels.count(True), labels.count(False)) == (20, 6)
     gate = GuardrailMiddleware("answers.json", exempt=["balance", "transfer", "close"], on_abstain="message")
@@ -332,8 +331,6 @@ def learn(store: str, *arguments: str, tool: str = "transfer", code: int = 0) ->
 
 
 FIT = ("--alpha", "0.2", "--out")
-TOOLS_OF = "tools={{'transfer': '{}', 'balance': 'collect', 'close': 'collect'}}"
-"""Nobody called the other tools, so whether they only read is not known."""
 
 
 def test_calls_that_nobody_decided_are_named_as_the_cause() -> None:
@@ -346,11 +343,11 @@ def test_calls_that_nobody_decided_are_named_as_the_cause() -> None:
     assert "--missing leave-out leaves them out" in output
     assert "better" not in output
     assert "another score" not in output
-    assert "GuardrailMiddleware(" not in output, "there is no gate to use"
+    assert "use it" not in output, "there is no gate to use"
     part = read_records("transfers.records.jsonl")
     assert [record.is_undecided for record in part.records] == [True] * 6 + [False] * 20
     output = learn("reviews.db", "--missing", "leave-out", *FIT, "transfers.json")
-    assert f"GuardrailMiddleware({TOOLS_OF.format('transfers.json')})" in output
+    assert "use it in your guard: tools={'transfer': 'transfers.json', ...} in place of 'collect'" in output
 
 
 def test_stores_of_two_agents_share_no_file_and_no_ledger() -> None:
@@ -391,39 +388,7 @@ def test_of_two_people_who_disagree_about_equal_calls_the_stricter_counts() -> N
 def test_without_a_threshold_the_next_step_is_more_decisions() -> None:
     approved(8)
     output = learn("reviews.db", *FIT, "transfers.json")
-    assert "GuardrailMiddleware(" not in output
     assert "Next: decide about more calls" in output
-
-
-@pytest.mark.parametrize(
-    ("provider", "guard"),
-    [
-        ("pydantic-ai:OpenAIChatModel:openai", f"GuardCapability({TOOLS_OF.format('g.json')})"),
-        ("openai-agents:OpenAIResponsesModel", f"GuardedModel(model, {TOOLS_OF.format('g.json')})"),
-    ],
-)
-def test_the_next_step_names_the_guard_of_the_framework_that_collected(provider: str, guard: str) -> None:
-    approved(20)
-    lines = Path("reviews.agent.jsonl").read_text(encoding="utf-8").splitlines()
-    header = json.loads(lines[0])
-    header["header"]["model"]["provider"] = provider
-    Path("reviews.agent.jsonl").write_text("\n".join([json.dumps(header), *lines[1:], ""]), encoding="utf-8")
-    assert f"use it: {guard}" in learn("reviews.db", *FIT, "g.json")
-
-
-def test_the_next_step_names_the_guard_of_a_langchain_model_in_another_framework(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The OpenAI Agents SDK also takes LangChain models, whose name does not say where they run."""
-    approved(20)
-    read = reviews_of_store
-
-    def elsewhere(*given: Any, **options: Any) -> Any:
-        steps, others = read(*given, **options)
-        return [replace(step, in_thread=False) for step in steps], others
-
-    monkeypatch.setattr("calibrate.cli.frame.calls.reviews_of_store", elsewhere)
-    assert f"use it: GuardedModel(model, {TOOLS_OF.format('g.json')})" in learn("reviews.db", *FIT, "g.json")
 
 
 def read_first(n: int) -> AgentChat:
@@ -434,9 +399,8 @@ def read_first(n: int) -> AgentChat:
     return Greedy(steps=steps)
 
 
-def test_the_next_step_works_as_it_is_printed_and_the_predicate_knows_its_turns() -> None:
-    """A pasted line was refused: "tool 'balance' is neither gated nor exempt". And after a tool had run, the artifact
-    knew turns that no conversation has, so that the predicate asked about every call."""
+def test_a_gate_knows_the_turns_after_a_tool_has_run() -> None:
+    """The artifact knew turns that no conversation has, so that the predicate asked about every call."""
     model = read_first(20)
     collected = agent(model, collecting())
     with ReviewStore("reviews.db") as store:
@@ -448,11 +412,8 @@ def test_the_next_step_works_as_it_is_printed_and_the_predicate_knows_its_turns(
             assert lease is not None
             store.decide(lease, Decision(action="approve"))
     done = CliRunner().invoke(app, ["learn", "reviews.db", "--tool", "transfer", *FIT, "g.json"])
-    printed = next(line for line in done.output.splitlines() if "use it: " in line).partition("use it: ")[2]
-    assert printed.partition("  #")[0] == (
-        "GuardrailMiddleware(tools={'transfer': 'g.json', 'close': 'collect'}, exempt=['balance'])"
-    )
-    gate = eval(printed, {"GuardrailMiddleware": GuardrailMiddleware})
+    assert done.exit_code == 0, done.output
+    gate = GuardrailMiddleware(tools={"transfer": "g.json", "close": "collect"}, exempt=["balance"])
     assert "__interrupt__" not in ask(agent(model, gate), "case 1", "new")
     approvals = HumanInTheLoopMiddleware(
         interrupt_on={"transfer": {"when": unsure("g.json", model), "allowed_decisions": ["approve"]}}

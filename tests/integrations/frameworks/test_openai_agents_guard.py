@@ -534,7 +534,6 @@ def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Pat
     assert (file.header.plan.bindings, file.header.prompt.system) == (bank.bindings, "Be brief.")
     (step,), others = reviews_of_store(store, {record.id: record})
     assert (step.action, step.correct, step.reference) == ("edit", False, '[{"arguments":{"amount":7},"name":"pay"}]')
-    assert not step.in_thread, "`calibrate learn` would name LangChain's middleware as the guard"
     assert (step.messages, others) == (({"role": "user", "content": "Pay what I owe"},), 0)
     with pytest.raises(UsageError, match='needs on_abstain="review"'):
         GuardedModel(inner, tools={"pay": "collect"}, on_abstain="message")
