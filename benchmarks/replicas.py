@@ -31,6 +31,7 @@ from langchain_core.messages import BaseMessage
 
 from guardrail import Guardrail
 from guardrail.review import Monitors, ReviewStore
+from guardrail.review.web.accounts import add_token
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.verdict import Verdict
 from tests import postgres
@@ -40,7 +41,6 @@ __all__ = ["Report", "run"]
 QUESTION = "Capital of France?"
 MODEL = ScriptedChat(script={QUESTION: ["Paris"]})
 ARTIFACT = make_artifact(MODEL)
-TOKENS = "ann:reviewer:ann-token-0123456789abcdef"
 PATIENCE = 120.0
 """Seconds after which a wait fails."""
 
@@ -102,10 +102,11 @@ class Replicas:
             return subprocess.Popen(command, text=True, stderr=log)
 
     def start_page(self) -> tuple[subprocess.Popen[str], str]:
-        command = [sys.executable, "-m", "guardrail", "review", "--db", self.url, "--port", "0"]
-        environment = {**os.environ, "GUARDRAIL_REVIEW_TOKENS": TOKENS}
+        tokens = self.folder / "tokens.json"
+        add_token(tokens, "ann", "reviewer")
+        command = [sys.executable, "-m", "guardrail", "review", f"--db={self.url}", "--port=0", f"--tokens={tokens}"]
         with (self.folder / "log-pages").open("a") as log:
-            page = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=log, env=environment)
+            page = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=log)
         assert page.stdout is not None
         return page, page.stdout.readline().split()[2]
 

@@ -10,12 +10,9 @@ import argparse
 import io
 import json
 import shutil
-import socket
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +22,16 @@ from PIL import Image
 from guardrail.artifact import CalibrationScores
 from guardrail.errors import require
 from guardrail.review import Candidate, CandidateSet, Content, Monitors, ReviewStore
-from guardrail.review.web.accounts import Accounts
-from guardrail.review.web.app import review_app, server_of
+from guardrail.review.web.app import review_app
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Basis, Sample, ToolCall, Uncertainty, canonical_calls
 from guardrail.verdict import Reason, Verdict
+from tests.review_pages import accounts, served
 
 __all__ = ["main"]
 
 GAP = 24
 """Pixels between two pictures."""
-ACCOUNTS = "ann:reviewer:ann-token-0123456789ab,eve:admin:eve-token-0123456789ab"
 TRANSFER = {
     "type": "object",
     "properties": {
@@ -113,20 +109,6 @@ def a_label() -> Content:
     )
 
 
-@contextmanager
-def served(store: ReviewStore) -> Iterator[str]:
-    """Serve the page on a free port of the loopback; yield its address."""
-    server = server_of(review_app(store, Accounts.from_text(ACCOUNTS)))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
 def sign_in(browser: Any, address: str, name: str, scheme: str) -> Any:
     """Return the page of a signed-in reviewer, in a separate browser profile."""
     page = browser.new_context(viewport={"width": 1100, "height": 900}, color_scheme=scheme).new_page()
@@ -142,7 +124,7 @@ def picture(browser: Any, content: Content, name: str, scheme: str, keys: str, a
     with tempfile.TemporaryDirectory() as folder, ReviewStore(f"{folder}/reviews.db", clock=lambda: clock[0]) as store:
         item = store.enqueue(content, **enqueued)
         clock[0] += age
-        with served(store) as address:
+        with served(review_app(store, accounts())) as address:
             page = sign_in(browser, address, name, scheme)
             page.goto(f"{address}/items/{item.id}")
             page.wait_for_load_state("load")
@@ -164,7 +146,7 @@ def phone_picture(browser: Any, contents: Sequence[Content]) -> bytes:
         for content in contents:
             clock[0] += 600
             store.enqueue(content, expires_in=7000)
-        with served(store) as address:
+        with served(review_app(store, accounts())) as address:
             page = sign_in(browser, address, "ann", "light")
             page.set_viewport_size({"width": 390, "height": 844})
             shown = [page.screenshot()]
@@ -195,7 +177,7 @@ def monitors_picture(browser: Any) -> bytes:
             drift.update(score)
             if i % 3 == 0:
                 risk.update(bool(rng.random() < 0.05))
-        with served(store) as address:
+        with served(review_app(store, accounts())) as address:
             page = sign_in(browser, address, "eve", "light")
             page.goto(f"{address}/monitor")
             image: bytes = page.screenshot(full_page=True)

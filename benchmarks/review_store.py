@@ -25,9 +25,9 @@ from sqlalchemy import insert
 
 from guardrail.review import Candidate, Content, Decision, ReviewStore
 from guardrail.review.tables import items
+from guardrail.review.web.accounts import add_token
 
 THREADS = 8
-TOKEN = "benchmark-token-0123456789"
 QUESTION = Content(
     question="Who wrote The Waves? " + "?" * 200,
     messages=({"role": "human", "content": "x" * 3_000},),
@@ -86,21 +86,22 @@ def enqueue(path: Path, seconds: float) -> dict[str, float]:
 
 def read_page(path: Path, seconds: float) -> dict[str, float]:
     """Measure clients that read the first page of the queue."""
-    settings = {**os.environ, "GUARDRAIL_REVIEW_TOKENS": f"ann:reviewer:{TOKEN}"}
-    command = [sys.executable, "-m", "guardrail", "review", "--db", str(path), "--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=settings)
+    tokens = path.with_name("tokens.json")
+    token = add_token(tokens, "ann", "reviewer")
+    command = [sys.executable, "-m", "guardrail", "review", f"--db={path}", "--port=0", f"--tokens={tokens}"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         address = re.search(r"http://127.0.0.1:(\d+)", server.stdout.readline())
         assert address is not None
         port = int(address[1])
-        return timed(seconds, [lambda: _reader(port)] * THREADS)
+        return timed(seconds, [lambda: _reader(port, token)] * THREADS)
     finally:
         server.terminate()
         server.wait()
 
 
-def _reader(port: int) -> Callable[[], object]:
+def _reader(port: int, token: str) -> Callable[[], object]:
     """Sign in, and return a function that reads the page over one connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
 
@@ -111,7 +112,7 @@ def _reader(port: int) -> Callable[[], object]:
         return answer.status, text, (answer.getheader("set-cookie") or "").split(";")[0]
 
     headers = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"}
-    _, _, cookie = ask("POST", "/sign-in", urlencode({"token": TOKEN}), **headers)
+    _, _, cookie = ask("POST", "/sign-in", urlencode({"token": token}), **headers)
 
     def read() -> None:
         status, text, _ = ask("GET", "/", Cookie=cookie)

@@ -11,18 +11,39 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from guardrail.plain_json import sha256_hex
 from guardrail.review import Candidate, CandidateSet, Content, Decision, Lease, ReviewStore
+from guardrail.review.web.accounts import Account, Accounts, Role
 from guardrail.review.web.app import server_of
 
-__all__ = ["HOSTILE", "OURS", "REVIEWERS", "claim", "decision_of", "held_back", "in_process", "served"]
+__all__ = ["HOSTILE", "OURS", "accounts", "claim", "decision_of", "held_back", "in_process", "served"]
 
-REVIEWERS = "ann:reviewer:ann-token-0123456789ab,bob:reviewer:bob-token-0123456789ab,eve:admin:eve-token-0123456789ab"
+ROLES: dict[str, Role] = {"ann": "reviewer", "bob": "reviewer", "eve": "admin", "zendesk": "system", "jira": "system"}
+"""The accounts of tests; the token of ann is ``ann-token-0123456789ab``."""
 OURS = {"Sec-Fetch-Site": "same-origin"}
 """What a browser says of a form that a page of the same address sends."""
 HOSTILE = (
     '</div></textarea><script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
     "{{ 7 * 7 }} <a href=\"javascript:document.title='owned'\">click</a> \u202e\x00"
 )
+
+
+class _Known(Accounts):
+    """Accounts without a file."""
+
+    def __init__(self) -> None:
+        self._known = tuple(
+            Account(name=name, role=role, sha256=sha256_hex(f"{name}-token-0123456789ab".encode()))
+            for name, role in ROLES.items()
+        )
+
+    def all(self) -> tuple[Account, ...]:
+        return self._known
+
+
+def accounts() -> Accounts:
+    """Return the accounts of `ROLES`."""
+    return _Known()
 
 
 def verdict(value: float = 1.36, threshold: float = 0.61) -> dict[str, Any]:

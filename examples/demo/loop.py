@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import secrets
 import shlex
 import signal
 import subprocess
@@ -47,6 +46,7 @@ from calibrate.rules.certificate import interval
 from examples.demo.screen import CONSOLE, share, title
 from guardrail import CalibrationArtifact
 from guardrail.describe import guarantee
+from guardrail.review.web.accounts import add_token
 
 __all__ = [
     "BEFORE",
@@ -263,13 +263,11 @@ def gateway(url: str, folder: Path, sizes: Sizes) -> Iterator[tuple[subprocess.P
 
 
 @contextmanager
-def _command(folder: Path, line: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def _command(folder: Path, line: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a server's command in another process; yield the process and the URL that it prints."""
     CONSOLE.print(f"[bold]$ {line}[/]", soft_wrap=True)
     arguments = [sys.executable, "-m", *shlex.split(line)]
-    with subprocess.Popen(
-        arguments, cwd=folder, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             printed = process.stdout.readline()
@@ -369,11 +367,10 @@ def is_right(answer: str, question: Question) -> bool:
 
 def _people_label(folder: Path, answer_key: Mapping[str, Question], total: int) -> None:
     """Let three people, who know the answers, label the waiting items at the same time."""
-    tokens = {name: secrets.token_urlsafe(24) for name in REVIEWERS}
-    accounts = ",".join(f"{name}:reviewer:{token}" for name, token in tokens.items())
+    tokens = [add_token(folder / "review-tokens.json", name, "reviewer") for name in REVIEWERS]
     counter, done = threading.Lock(), 0
     with (
-        _command(folder, "guardrail review --db reviews.db --port 0", GUARDRAIL_REVIEW_TOKENS=accounts) as (_, url),
+        _command(folder, "guardrail review --db reviews.db --port 0") as (_, url),
         bar(CONSOLE, "labelling            ", "labels") as progress,
         ThreadPoolExecutor(len(tokens)) as pool,
     ):
@@ -384,7 +381,7 @@ def _people_label(folder: Path, answer_key: Mapping[str, Question], total: int) 
                 done += 1
                 progress(done, total)
 
-        list(pool.map(lambda token: _label_on_page(url, token, answer_key, decided), tokens.values()))
+        list(pool.map(lambda token: _label_on_page(url, token, answer_key, decided), tokens))
 
 
 def _label_on_page(url: str, token: str, answer_key: Mapping[str, Question], decided: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ __all__ = ["add_arguments", "existing_store", "run"]
 
 DAY = 86_400.0
 DATABASE, TOKENS = "reviews.db", "review-tokens.json"
-ENV_DATABASE, ENV_TOKENS = "GUARDRAIL_REVIEW_DB", "GUARDRAIL_REVIEW_TOKENS"
+ENV_DATABASE = "GUARDRAIL_REVIEW_DB"
 ENV_WEBHOOK, ENV_NOTIFY = "GUARDRAIL_WEBHOOK_SECRET", "GUARDRAIL_NOTIFY"
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Environment:\n"
         f"  {ENV_DATABASE}       the database, like --db, but not in the process list\n"
-        f"  {ENV_TOKENS}   accounts as name:role:token,...; no tokens file\n"
         f"  {ENV_WEBHOOK}  signs callbacks; if set, this process delivers them\n"
         f"  {ENV_NOTIFY}          where to say that something waits:\n"
         "                            slack=URL teams=URL json=URL\n\n"
@@ -142,7 +141,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     from .store import ReviewStore
     from .web.app import review_app, server_of
 
-    accounts = _accounts(arguments.tokens)
+    accounts = Accounts(arguments.tokens)
+    if not accounts.all():
+        raise UsageError("nobody can sign in: there are no tokens. Create one with: guardrail review --add-token NAME")
     webhook = os.environ.get(ENV_WEBHOOK)
     if _destinations(None) and not webhook:
         raise UsageError(f"{ENV_NOTIFY} needs {ENV_WEBHOOK}, too: only a process that delivers sends messages.")
@@ -198,14 +199,6 @@ def _listener(host: str, port: int) -> socket.socket:
         raise UsageError(
             f"cannot listen on {host} port {port}: {f'{error}'.partition(' (while')[0]}. {way_out}."
         ) from error
-
-
-def _accounts(path: Path) -> Accounts:
-    from_environment = os.environ.get(ENV_TOKENS)
-    accounts = Accounts.from_text(from_environment) if from_environment else Accounts(path)
-    if not accounts.all():
-        raise UsageError("nobody can sign in: there are no tokens. Create one with: guardrail review --add-token NAME")
-    return accounts
 
 
 def _print(*lines: str) -> None:

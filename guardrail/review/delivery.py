@@ -25,7 +25,7 @@ import logging
 import random
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
@@ -107,26 +107,37 @@ class Deliverer:
                     "without scheme, port and path."
                 )
         self._store, self._webhook = store, _webhook_of(secret)
-        self._destinations, self._hosts, self._transport = destinations, hosts, transport
+        self._destinations = {destination.name: destination for destination in destinations}
+        self._hosts, self._transport = hosts, transport
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def run_once(self) -> int:
         """Close items whose deadline has passed, and post all due callbacks. Returns the number of deliveries."""
-        self._note_news()
-        return asyncio.run(self._deliver())
+        try:
+            self._store.expire()
+            for destination in self._destinations.values():
+                announce(self._store.database, destination)
+        finally:  # an item that cannot be closed must not hold up the callbacks
+            delivered = asyncio.run(self._deliver())
+        return delivered
 
     def run(self, poll: float = 1.0) -> None:
         """Deliver until `stop` is called, polling every ``poll`` seconds.
 
         A failure of the database is logged and retried after a pause that doubles up to a minute.
         """
-        failures = 0
+        pause = poll
         while not self._stop.is_set():
-            # Separately: an item that cannot be closed must not hold up the callbacks.
-            closed, delivered = self._succeeded(self._note_news), self._succeeded(lambda: asyncio.run(self._deliver()))
-            failures = 0 if closed and delivered else failures + 1
-            self._stop.wait(min(poll * 2.0 ** min(failures, 40), max(poll, _LONGEST_WAIT)))
+            try:
+                self.run_once()
+                pause = poll
+            except Exception as error:  # any failure: the next callback must not wait for a restart
+                # Only the first line: the others hold the values, which are questions and answers.
+                why = ": " + str(error.orig).partition("\n")[0] if isinstance(error, DBAPIError) else ""
+                _log.warning("delivery failed and will be retried: %s%s", type(error).__name__, why)
+                pause = min(2 * pause, max(poll, _LONGEST_WAIT))
+            self._stop.wait(pause)
 
     def start(self, poll: float = 1.0) -> None:
         """`run` in a thread."""
@@ -140,23 +151,6 @@ class Deliverer:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-
-    @staticmethod
-    def _succeeded(step: Callable[[], object]) -> bool:
-        try:
-            step()
-        except Exception as error:  # any failure: the next callback must not wait for a restart
-            # Only the first line: the others hold the values, which are questions and answers.
-            why = ": " + str(error.orig).partition("\n")[0] if isinstance(error, DBAPIError) else ""
-            _log.warning("delivery failed and will be retried: %s%s", type(error).__name__, why)
-            return False
-        return True
-
-    def _note_news(self) -> None:
-        """Close items whose deadline has passed, and put messages for the destinations into the outbox."""
-        self._store.expire()
-        for destination in self._destinations:
-            announce(self._store.database, destination)
 
     async def _deliver(self) -> int:
         """Post what is due until nothing is due or under way. Returns the deliveries."""
@@ -177,20 +171,15 @@ class Deliverer:
         """The oldest callbacks that are due, at most so many; none once it is to stop."""
         if self._stop.is_set() or not most:
             return []
-        names = [destination.name for destination in self._destinations]
         with self._store.database.write() as transaction:
             due = select(outbox).where(outbox.c.state == "waiting", outbox.c.next_at <= transaction.now)
-            due = due.where(or_(~outbox.c.url.startswith(PREFIX), outbox.c.url.in_(names)))
+            due = due.where(or_(~outbox.c.url.startswith(PREFIX), outbox.c.url.in_(self._destinations)))
             due = due.order_by(outbox.c.next_at).limit(most).with_for_update(skip_locked=True)
             posts = transaction.execute(due).all()
             # If this process is killed while it posts, the callback is due again after this.
             begun = {"attempts": outbox.c.attempts + 1, "next_at": transaction.now + 2 * self.timeout}
             transaction.execute(update(outbox).where(outbox.c.id.in_([post.id for post in posts])).values(**begun))
             return posts
-
-    def _url_of(self, post: Row[Any]) -> str:
-        """Where a message goes: the address of its destination, or that of the callback."""
-        return next((each.url for each in self._destinations if each.name == post.url), post.url)
 
     async def _carry_out(self, client: httpx.AsyncClient, post: Row[Any]) -> bool:
         failure = await self._send(client, post)
@@ -207,11 +196,11 @@ class Deliverer:
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": self._webhook.sign(post.id, now, post.body),
         }
-        url = self._url_of(post)
+        destination = self._destinations.get(post.url)  # the operator's; the URL of a callback is anybody's
+        url = post.url if destination is None else destination.url
         try:
             host = httpx.URL(url).host
-            # A destination is the operator's.
-            if not post.receiver.startswith(PREFIX) and not _is_named(host, self._hosts):
+            if destination is None and not _is_named(host, self._hosts):
                 problem = (
                     f"the host {host!r} is not among those that callbacks may go to: name it with `guardrail review "
                     "--callback-host` or `Deliverer(hosts=)`"
@@ -251,7 +240,7 @@ class Deliverer:
             if post.item:
                 transaction.log(SYSTEM, "delivery_failed", detail, post.item)
             elif state == "dead":  # only the last failure: a destination gets a message about each item
-                where = httpx.URL(self._url_of(post)).netloc.decode()
+                where = httpx.URL(self._destinations[post.url].url).netloc.decode()
                 transaction.log(SYSTEM, "delivery_failed", {**detail, "destination": where})
 
     def _pause(self, attempt: int) -> float:

@@ -257,33 +257,44 @@ class ReviewStore:
             UnstorableError: The decision cannot be written and read back unchanged.
             UsageError: The item does not allow this decision.
         """
-        check_text("reviewer", lease.reviewer, LONGEST_NAME)
-        signed = decision.model_copy(update={"reviewer": lease.reviewer})
+        return self._signed(lease.item.id, lease.reviewer, lease.token, decision)
+
+    def decide_free(self, item: str, reviewer: str, decision: Decision) -> Item:
+        """`decide` an item that nobody holds, without a lease: for a program that asks people elsewhere.
+
+        Raises:
+            LeaseLostError: A reviewer holds the item.
+        """
+        return self._signed(item, reviewer, None, decision)
+
+    def _signed(self, item: str, reviewer: str, token: str | None, decision: Decision) -> Item:
+        check_text("reviewer", reviewer, LONGEST_NAME)
         try:
-            return self._decide(lease, writable(signed))
+            return self._decide(item, reviewer, token, writable(decision.model_copy(update={"reviewer": reviewer})))
         except ReviewError as error:
             with self.database.write() as transaction:
                 why = {"action": decision.action, "reason": type(error).__name__}
-                transaction.log(lease.reviewer, "refused", why, lease.item.id)
+                transaction.log(reviewer, "refused", why, item)
             raise
 
-    def _decide(self, lease: Lease, decision: Decision) -> Item:
+    def _decide(self, item: str, reviewer: str, token: str | None, decision: Decision) -> Item:
         with self.database.write() as transaction:
-            there = rows.fetch(transaction, lease.item.id, lock=True)
-            known = as_item(there)
-            if known.decision is not None and there.lease == lease.token and known.decision.same_as(decision):
+            row = rows.fetch(transaction, item, lock=True)
+            known = as_item(row)
+            if known.decision is not None and token in (None, row.lease) and known.decision.same_as(decision):
                 return known  # a retry whose first answer was lost
-            row = _held_row(transaction, lease)
+            _check_hold(transaction, row, reviewer, token)
             if (why_not := decision.objection(known.content)) is not None:
                 raise UsageError(why_not)
             dated = decision.model_copy(update={"at": transaction.now})
             changed = rows.change(  # `lease` keeps its token, by which a retry is recognised above
                 transaction,
                 row,
-                lease.reviewer,
+                reviewer,
                 "decided",
                 {"action": dated.action},
                 state="decided",
+                holder=reviewer,
                 lease_until=None,
                 action=dated.action,
                 decision=dated.model_dump_json(),
@@ -582,6 +593,12 @@ def _named(transaction: Transaction, reviewer: str, item: str) -> Row[Any] | Non
 def _held_row(transaction: Transaction, lease: Lease) -> Row[Any]:
     """The row of the item of a lease, locked; errors as `Lease` says."""
     row = rows.fetch(transaction, lease.item.id, lock=True)
+    _check_hold(transaction, row, lease.reviewer, lease.token)
+    return row
+
+
+def _check_hold(transaction: Transaction, row: Row[Any], reviewer: str, token: str | None) -> None:
+    """Refuse what this reviewer may not do with an item: by the token of a lease, or without one; errors as `Lease`."""
     if row.state == "decided":
         raise AlreadyDecidedError(f"item {row.id} was already decided by {row.holder}; that decision stands.")
     why = rows.left_undone(transaction, [row.id]).get(row.id) if row.state == "expired" else None
@@ -589,14 +606,17 @@ def _held_row(transaction: Transaction, lease: Lease) -> Row[Any]:
         raise ItemExpiredError(f"item {row.id} was closed, and nobody waits for a decision any more. {why}")
     if row.state == "expired" or (row.deadline is not None and row.deadline <= transaction.now):
         raise ItemExpiredError(f"the deadline of item {row.id} has passed, so nobody waits for a decision any more.")
-    if row.lease != lease.token:
+    if token is None:
+        if row.state == "claimed" and row.lease_until > transaction.now:
+            raise LeaseLostError(f"{row.holder} is reviewing item {row.id}. Nothing was recorded; try again later.")
+        return
+    if row.lease != token:
         holder = f"{row.holder} holds it now" if row.state == "claimed" else "it went back to the queue"
         raise LeaseLostError(
-            f"{lease.reviewer}'s lease of item {row.id} has ended and {holder}. Nothing was recorded; claim it again."
+            f"{reviewer}'s lease of item {row.id} has ended and {holder}. Nothing was recorded; claim it again."
         )
-    if row.holder != lease.reviewer:
+    if row.holder != reviewer:
         raise LeaseLostError(
-            f"this lease of item {row.id} is {row.holder}'s, not {lease.reviewer}'s. Nothing was recorded; only the "
+            f"this lease of item {row.id} is {row.holder}'s, not {reviewer}'s. Nothing was recorded; only the "
             "reviewer who claimed the item can decide it."
         )
-    return row

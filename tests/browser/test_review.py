@@ -15,9 +15,8 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from guardrail.review import Decision, ReviewStore
-from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
-from tests.review_pages import HOSTILE, OURS, REVIEWERS, held_back, served
+from tests.review_pages import HOSTILE, OURS, accounts, held_back, served
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -53,7 +52,7 @@ def browser() -> Iterator[Browser]:
 def open_as(browser: Browser, store: ReviewStore) -> Iterator[Open]:
     """Open the page for a reviewer, each in a separate browser profile; fail on any script error."""
     contexts, problems = [], []
-    with served(review_app(store, Accounts.from_text(REVIEWERS), lease=600)) as address:
+    with served(review_app(store, accounts(), lease=600)) as address:
 
         def opened(name: str, *, strict: bool = True, by_form: bool = False, **how: Any) -> Page:
             context = browser.new_context(base_url=address, **how)
@@ -267,7 +266,7 @@ def test_two_reviewers_at_once_and_one_key_decides(open_as: Open, store: ReviewS
 
 def test_an_open_page_keeps_its_lease(browser: Browser, store: ReviewStore, now: list[float]) -> None:
     store.enqueue(held_back())
-    with served(review_app(store, Accounts.from_text(REVIEWERS), lease=4)) as address:
+    with served(review_app(store, accounts(), lease=4)) as address:
         context = browser.new_context(base_url=address)
         page = context.new_page()
         page.goto("/")

@@ -102,7 +102,6 @@ def test_the_page_names_what_its_commands_need(tmp_path: Path, monkeypatch: pyte
     needed = ceil(POOL_FACTOR * sizes.labels / sizes.scope)
     assert f"{needed:,} scored questions" in page
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GUARDRAIL_REVIEW_TOKENS", raising=False)
     (line,) = re.findall(r"guardrail (review --db reviews\.db --add-token \w+)", page)
     assert main(["review", "--db", "reviews.db", "--port", "0"]) != 0  # no token yet
     assert main(line.split()) == 0

@@ -31,8 +31,6 @@ tickets) reads and decides items through the API and cannot sign in."""
 _log = logging.getLogger(__name__)
 FORMAT = 1
 """Version of the tokens file."""
-LEAST_LENGTH = 20
-"""Shortest token accepted from the environment."""
 LIFETIME = 12 * 3600.0
 """Seconds after which a session ends."""
 
@@ -41,7 +39,7 @@ class Account(Frozen):
     """One person, or one system."""
 
     name: str
-    """Name in the audit trail: 1 to 64 printable characters without ``:`` and ``,``."""
+    """Name in the audit trail: 1 to 64 printable characters."""
     role: Role
     """reviewer, admin or system."""
     sha256: str
@@ -50,79 +48,43 @@ class Account(Frozen):
     @field_validator("name")
     @classmethod
     def _printable(cls, name: str) -> str:
-        if not 0 < len(name) <= 64 or not name.isprintable() or ":" in name or "," in name:
-            raise ValueError("a name has 1 to 64 printable characters without ':' and ','")
+        if not 0 < len(name) <= 64 or not name.isprintable():
+            raise ValueError("a name has 1 to 64 printable characters")
         return name
-
-    @classmethod
-    def of(cls, name: str, role: str, token: str) -> Account:
-        """The account with this token.
-
-        Raises:
-            UsageError: An invalid name or role.
-        """
-        try:
-            return cls.model_validate({"name": name, "role": role, "sha256": _hash(token)})
-        except ValidationError as error:
-            raise UsageError(f"account {name!r}: {problem_of(error)}.") from None
 
 
 class Accounts:
-    """The people who may sign in, from a file that may change while the page runs or from a fixed list.
+    """The people and systems of a tokens file, which is read each time: a token that is deleted is withdrawn at once.
 
     Args:
-        path: Tokens file; None to use ``fixed`` only.
-        fixed: Further accounts.
-
-    Raises:
-        UsageError: The file is malformed.
+        path: The file; it may be missing.
     """
 
-    def __init__(self, path: Path | None = None, fixed: tuple[Account, ...] = ()) -> None:
-        self._path, self._fixed = path, fixed
-        self._stamp = _stamp(path)
-        self._read = () if path is None or self._stamp is None else _load(path)
-
-    @classmethod
-    def from_text(cls, text: str) -> Accounts:
-        """From ``name:role:token,name:role:token``, as an environment variable holds it.
-
-        Raises:
-            UsageError: Malformed, an unknown role, or a short token. The message does not repeat tokens.
-        """
-        accounts = []
-        for part in filter(None, (entry.strip() for entry in text.split(","))):
-            name, _, rest = part.partition(":")
-            role, _, token = rest.partition(":")
-            if len(token) < LEAST_LENGTH:
-                raise UsageError(
-                    f"account {name!r}: write name:role:token with a token of at least {LEAST_LENGTH} characters."
-                )
-            accounts.append(Account.of(name, role, token))
-        return cls(fixed=tuple(accounts))
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     def all(self) -> tuple[Account, ...]:
-        """All accounts, read again if the file has changed.
+        """All accounts.
 
-        A file that cannot be read, e.g. because it is being written, changes nothing; this is logged. A file that was
-        deleted withdraws all its accounts.
+        Raises:
+            UsageError: The file is malformed.
         """
-        stamp = _stamp(self._path)
-        if self._path is not None and stamp != self._stamp:
-            self._stamp = stamp
-            try:
-                self._read = () if stamp is None else _load(self._path)
-            except UsageError as error:
-                _log.error("%s The accounts of the last good version stay valid until the file is corrected.", error)
-        return (*self._fixed, *self._read)
+        return _load(self._path) if self._path.exists() else ()
 
     def by_token(self, token: str) -> Account | None:
         """The account with this token."""
         return self.by_hash(_hash(token))
 
     def by_hash(self, sha256: str) -> Account | None:
-        """The account whose token has this hash. Compares with every hash, each in constant time."""
-        matches = [account for account in self.all() if hmac.compare_digest(account.sha256, sha256)]
+        """The account whose token has this hash; None, with an error in the log, while the file is malformed.
+
+        Compares with every hash, each in constant time.
+        """
+        try:
+            matches = [account for account in self.all() if hmac.compare_digest(account.sha256, sha256)]
+        except UsageError as error:
+            _log.error("Nobody can sign in: %s", error)
+            return None
         return matches[0] if matches else None
 
 
@@ -166,20 +128,14 @@ def add_token(path: Path, name: str, role: str) -> str:
     """
     token = secrets.token_urlsafe(32)
     accounts = {account.name: account for account in _load(path)} if path.exists() else {}
-    accounts[name] = Account.of(name, role, token)
+    try:
+        accounts[name] = Account.model_validate({"name": name, "role": role, "sha256": _hash(token)})
+    except ValidationError as error:
+        raise UsageError(f"account {name!r}: {problem_of(error)}.") from None
     stored = {name: account.model_dump(exclude={"name"}) for name, account in accounts.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, json.dumps({"format": FORMAT, "accounts": stored}, indent=1), mode=0o600)
     return token
-
-
-def _stamp(path: Path | None) -> tuple[int, int] | None:
-    """What changes when a file is written; None without a file."""
-    try:
-        status = None if path is None else path.stat()
-    except FileNotFoundError:
-        return None
-    return None if status is None else (status.st_mtime_ns, status.st_size)
 
 
 def _load(path: Path) -> tuple[Account, ...]:

@@ -1,14 +1,10 @@
 """The API with which another system, e.g. for tickets, reads an item and decides it. JSON, one token for each system.
 
-A system does not claim items: a decision takes the item and decides it. It is refused while a reviewer holds the item
-on the page.
+A system does not claim items. Its decision is refused while a reviewer holds the item on the page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,7 +15,7 @@ from starlette.routing import Route
 
 from ...errors import UsageError
 from ...types import ToolCall
-from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError
+from ..errors import AlreadyDecidedError, LeaseLostError
 from ..item import Action, Candidate, Decision, Item, ItemDecision, by_items
 from ..limits import LONGEST_NAME
 from ..store import ReviewStore
@@ -28,11 +24,6 @@ from .pages import LARGEST_DECISION, edit_of, problem_in
 from .site import PageError, Site
 
 __all__ = ["Api"]
-
-RUNNING = 60.0
-"""Seconds after which the lease of a request that has not ended ends."""
-Reply = tuple[int, dict[str, Any]]
-Handler = Callable[[Request, Account, bytes], Reply]
 
 
 class _DecisionBody(BaseModel):
@@ -85,11 +76,30 @@ class Api:
     def routes(self) -> list[Route]:
         """Paths and their handlers."""
         return [
-            Route("/api/items/{item}", partial(self._serve, self.show, 0)),
-            Route("/api/items/{item}/decide", partial(self._serve, self.decide, LARGEST_DECISION), methods=["POST"]),
+            Route("/api/items/{item}", self.show),
+            Route("/api/items/{item}/decide", self.decide, methods=["POST"]),
         ]
 
-    async def _serve(self, handler: Handler, most: int, request: Request) -> Response:
+    async def show(self, request: Request) -> Response:
+        """One item with its content and state."""
+        await self._system(request)
+        item = await run_in_threadpool(self._store.item, request.path_params["item"])
+        return JSONResponse(await run_in_threadpool(self._shown, item))
+
+    async def decide(self, request: Request) -> Response:
+        """Decide an item.
+
+        A request that is sent again changes nothing: the same decision gets the decided item again, 409 another one.
+        """
+        account = await self._system(request)
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise PageError(415, "Not JSON", "Send the decision as application/json.")
+        self._site.check_length(request, LARGEST_DECISION)
+        body = await request.body()
+        return await run_in_threadpool(self._decide, request.path_params["item"], account, body)
+
+    async def _system(self, request: Request) -> Account:
+        """The system that sends the request."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             raise _unauthorized("Send Authorization: Bearer with the token of a system.")
@@ -98,26 +108,10 @@ class Api:
             raise _unauthorized("This token is not valid.")
         if account.role != "system":
             raise PageError(403, "For systems", 'The API takes tokens of the role "system" only.')
-        body = await self._body(request, most) if most else b""
-        status, content = await run_in_threadpool(handler, request, account, body)
-        return JSONResponse(content, status)
+        return account
 
-    async def _body(self, request: Request, most: int) -> bytes:
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise PageError(415, "Not JSON", "Send the decision as application/json.")
-        self._site.check_length(request, most)
-        return await request.body()
-
-    def show(self, request: Request, _: Account, __: bytes) -> Reply:
-        """One item with its content and state."""
-        return 200, self._shown(self._store.item(request.path_params["item"]))
-
-    def decide(self, request: Request, account: Account, body: bytes) -> Reply:
-        """Decide an item.
-
-        A request that is sent again changes nothing: the same decision gets the decided item again, 409 another one.
-        """
-        item = self._store.item(request.path_params["item"])
+    def _decide(self, ticket: str, account: Account, body: bytes) -> Response:
+        item = self._store.item(ticket)
         try:
             posted = _DecisionBody.model_validate_json(body)
             decision = posted.decision(item)
@@ -127,30 +121,13 @@ class Api:
         if len(name) > LONGEST_NAME or not name.isprintable():
             text = f"reviewer: a printable name; with the system's it has at most {LONGEST_NAME} characters"
             raise PageError(422, "This decision cannot be read", text)
-        if item.decision is None:
-            lease = self._store.claim(name, seconds=RUNNING, item=item.id)
-            if lease is not None:
-                try:
-                    return 200, self._shown(self._store.decide(lease, decision))
-                except AlreadyDecidedError:  # by another request of this reviewer, in between
-                    pass
-                except (ReviewError, UsageError):
-                    with suppress(ReviewError):
-                        self._store.release(lease)
-                    raise
-            item = self._store.item(item.id)
-        return self._standing(item, decision.model_copy(update={"reviewer": name}))
-
-    def _standing(self, item: Item, decision: Decision) -> Reply:
-        """The reply about an item that cannot be decided; 200 if its decision is the same, else 409 with it."""
-        if item.state == "claimed":
-            raise PageError(409, "Held by a reviewer", f"{item.holder} is reviewing this item. Try again later.")
-        if item.decision is None:
-            raise ItemExpiredError(f"the deadline of item {item.id} has passed, so nobody waits for a decision.")
-        if item.decision.same_as(decision):
-            return 200, self._shown(item)
-        text = f"Item {item.id} was already decided by {item.holder}; that decision stands."
-        return 409, {"error": "Already decided", "detail": text, **self._shown(item)}
+        try:
+            return JSONResponse(self._shown(self._store.decide_free(item.id, name, decision)))
+        except AlreadyDecidedError as error:
+            standing = {"error": "Already decided", "detail": f"{error}", **self._shown(self._store.item(item.id))}
+            return JSONResponse(standing, 409)
+        except LeaseLostError as error:
+            raise PageError(409, "Held by a reviewer", f"{error}") from None
 
     def _shown(self, item: Item) -> dict[str, Any]:
         # A reviewer's note is for reviewers: a system gets of a decision what the callback has.

@@ -25,10 +25,9 @@ from guardrail.review import (
     content_of,
     ticket,
 )
-from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
 from tests.guardrail.items.test_guard import CALL, SURE, Invoice, Q, answers, as_calls, guard_of
-from tests.review_pages import OURS, REVIEWERS, claim
+from tests.review_pages import OURS, accounts, claim
 
 DOUBTFUL = answers({"total": 13}, {"total": 14, "tags": ["y"]}, {"tags": []}, {})
 
@@ -198,7 +197,7 @@ def test_an_audit_asks_about_every_item_of_the_original_answer(store: ReviewStor
 
 @pytest.fixture
 def post(store: ReviewStore) -> Callable[..., Any]:
-    client = TestClient(review_app(store, Accounts.from_text(REVIEWERS)), base_url="http://127.0.0.1", headers=OURS)
+    client = TestClient(review_app(store, accounts()), base_url="http://127.0.0.1", headers=OURS)
     client.post("/sign-in", data={"token": "ann-token-0123456789ab"})
 
     def posted(fields: dict[str, str]) -> tuple[str, Any]:

@@ -15,17 +15,15 @@ from starlette.testclient import TestClient
 
 from guardrail.items.item import ItemVerdict
 from guardrail.review import Candidate, Content, Decision, ReviewStore
-from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
-from tests.review_pages import REVIEWERS, claim, decision_of, held_back, in_process
+from tests.review_pages import accounts, claim, decision_of, held_back, in_process
 
-SYSTEMS = f"{REVIEWERS},zendesk:system:zendesk-token-0123456789ab,jira:system:jira-token-0123456789ab"
 APPROVE = {"action": "approve", "reviewer": "Dora"}
 
 
 @pytest.fixture
 def system(store: ReviewStore) -> TestClient:
-    client = in_process(review_app(store, Accounts.from_text(SYSTEMS)))
+    client = in_process(review_app(store, accounts()))
     client.headers["Authorization"] = "Bearer zendesk-token-0123456789ab"
     return client
 
@@ -49,7 +47,7 @@ def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system
         assert "checked" not in shown.text, "the page says that only reviewers see a note"
     decision = decision_of(store, item.id)
     assert (decision.action, decision.reviewer, decision.note) == ("edit", "Dora via zendesk", "checked")
-    assert [event.what for event in store.trail(item.id)] == ["enqueued", "claimed", "decided"]
+    assert [event.what for event in store.trail(item.id)] == ["enqueued", "decided", "refused"]
     assert store.stats().undelivered == 1, "the caller's callback is queued as after a decision on the page"
 
 
@@ -170,7 +168,7 @@ def test_a_request_that_met_a_broken_database_can_be_sent_again(
         raise OperationalError("UPDATE ...", {}, Exception("server closed the connection"))
 
     with monkeypatch.context() as broken:
-        broken.setattr(store, "decide", fails)
+        broken.setattr(store, "decide_free", fails)
         answer = decide(system, item.id)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
     assert decide(system, item.id).status_code == 200

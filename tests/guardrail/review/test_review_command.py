@@ -20,8 +20,8 @@ pytest.importorskip("starlette", reason="the review extra is not installed")
 
 from guardrail.__main__ import main
 from guardrail.review import Destination
+from guardrail.review.web.accounts import add_token
 from tests.guardrail.review.test_review_outbox import SECRET
-from tests.review_pages import REVIEWERS
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(autouse=True)
 def somebody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GUARDRAIL_REVIEW_TOKENS", REVIEWERS)
+    add_token(tmp_path / "review-tokens.json", "ann", "reviewer")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -15,8 +15,9 @@ from guardrail.monitor import Alarm
 from guardrail.review import Candidate, Content, Decision, Destination, ReviewStore
 from guardrail.review.destinations import KEPT, SETTLED, announce
 from guardrail.review.tables import events, outbox
+from guardrail.review.web.accounts import add_token
 from tests.guardrail.review.test_review_outbox import Receiver, deliverer_to, receiver
-from tests.review_pages import REVIEWERS, claim
+from tests.review_pages import claim
 
 __all__ = ["receiver"]  # a fixture
 EVIL = "<!channel> & <https://evil.example|click>\nsecond line"
@@ -189,13 +190,16 @@ def test_a_process_without_the_destination_leaves_its_messages(store: ReviewStor
     assert deliverer_to(receiver, store, destinations=(destination,)).run_once() == 1
 
 
-def test_destinations_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_destinations_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     cases: list[dict[str, Any]] = [{"url": "ftp://hunter2"}, {"url": "https://hunter2", "format": "irc"}]
     for wrong in cases:
         with pytest.raises(UsageError, match="json, slack, teams") as caught:
             Destination(**wrong)
         assert "hunter2" not in str(caught.value)
-    monkeypatch.setenv("GUARDRAIL_REVIEW_TOKENS", REVIEWERS)
+    monkeypatch.chdir(tmp_path)
+    add_token(tmp_path / "review-tokens.json", "ann", "reviewer")
     monkeypatch.delenv("GUARDRAIL_WEBHOOK_SECRET", raising=False)
     for setting in ("slack=https://hunter2", "https://hunter2", "irc=https://hunter2"):
         monkeypatch.setenv("GUARDRAIL_NOTIFY", setting)

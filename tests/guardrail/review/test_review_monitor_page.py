@@ -12,14 +12,13 @@ from starlette.testclient import TestClient
 
 from guardrail.review import ReviewStore
 from guardrail.review.monitors import Monitors, MonitorStep
-from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
 from guardrail.review.web.pages import BOTTOM, RIGHT, TOP, wealth_plot
 from guardrail.testing import ScriptedChat, make_artifact
-from tests.review_pages import OURS
+from tests.review_pages import OURS, accounts
 
 ARTIFACT = make_artifact(ScriptedChat())
-ADMIN, REVIEWER = "a" * 32, "r" * 32
+ADMIN, REVIEWER = "eve-token-0123456789ab", "ann-token-0123456789ab"
 HOSTILE = '<script>alert(1)</script> "quoted"'
 
 
@@ -30,8 +29,7 @@ def store(tmp_path: Path) -> ReviewStore:
 
 @pytest.fixture
 def client(store: ReviewStore) -> Iterator[TestClient]:
-    accounts = Accounts.from_text(f"ada:admin:{ADMIN},rob:reviewer:{REVIEWER}")
-    with TestClient(review_app(store, accounts, hosts=("testserver",)), headers=OURS) as opened:
+    with TestClient(review_app(store, accounts(), hosts=("testserver",)), headers=OURS) as opened:
         yield opened
 
 
@@ -81,7 +79,7 @@ def test_only_an_administrator_acknowledges_and_only_by_the_form(client: TestCli
     assert switch.objection() is None
     assert "alarm, seen" in client.get("/monitor").text
     assert client.post("/monitor/acknowledge", data={"name": "nobody"}).status_code == 400
-    assert [event.who for event in store.trail() if event.what == "alarm_acknowledged"] == ["ada"]
+    assert [event.who for event in store.trail() if event.what == "alarm_acknowledged"] == ["eve"]
 
 
 def test_the_plot_puts_points_where_they_belong() -> None:

@@ -29,7 +29,7 @@ from guardrail.review.web.app import review_app
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Basis, Reason, ToolCall, Uncertainty
 from guardrail.verdict import Verdict
-from tests.review_pages import HOSTILE, REVIEWERS, decision_of, held_back, in_process, verdict
+from tests.review_pages import HOSTILE, accounts, decision_of, held_back, in_process, verdict
 
 
 class Client:
@@ -67,7 +67,7 @@ class Client:
 
 @pytest.fixture
 def site(store: ReviewStore) -> Starlette:
-    return review_app(store, Accounts.from_text(REVIEWERS), lease=60)
+    return review_app(store, accounts(), lease=60)
 
 
 def lease_of(text: str) -> str:
@@ -515,7 +515,7 @@ def test_only_admins_see_the_trail_and_take_back(store: ReviewStore, site: Starl
 def test_another_sites_form_is_refused(store: ReviewStore, https: bool, sender: dict[str, str], status: int) -> None:
     """A page elsewhere must not decide in the name of a reviewer who is signed in here, nor sign anybody in or out."""
     item = store.enqueue(held_back())
-    ann = Client(review_app(store, Accounts.from_text(REVIEWERS), https=https)).sign_in("ann")
+    ann = Client(review_app(store, accounts(), https=https)).sign_in("ann")
     ann.page.headers.pop("Sec-Fetch-Site")
     form = {"token": "ann-token-0123456789ab"}
     for path in ("/sign-in", f"/items/{item.id}/claim", "/sign-out"):
@@ -631,7 +631,7 @@ def test_pages_hold_no_inline_code(store: ReviewStore, site: Starlette) -> None:
 
 def test_a_proxys_headers_change_nothing(store: ReviewStore) -> None:
     """They are anybody's words: no sign-in, name or limit depends on them."""
-    client = Client(review_app(store, Accounts.from_text(REVIEWERS), hosts=("review.example.org",), https=True))
+    client = Client(review_app(store, accounts(), hosts=("review.example.org",), https=True))
     forwarded = {"Host": "review.example.org", "X-Forwarded-For": "10.0.0.1", "X-Forwarded-Host": "evil.example"}
     status, text = client.ask("GET", "/sign-in", None, **forwarded)
     assert (status, "evil" in text + repr(client.headers)) == (200, False)
@@ -648,7 +648,7 @@ def test_other_host_names_are_refused(site: Starlette) -> None:
 
 
 def test_a_copied_cookie_is_worth_nothing_after_signing_out(store: ReviewStore) -> None:
-    first, other = (review_app(store, Accounts.from_text(REVIEWERS)) for _ in range(2))
+    first, other = (review_app(store, accounts()) for _ in range(2))
     ann = Client(first).sign_in("ann")
     copies = [Client(first), Client(other)]
     for copy in copies:
@@ -918,7 +918,7 @@ def test_a_session_ends_after_twelve_hours_and_outlives_a_restart(
 ) -> None:
     ann = Client(site).sign_in("ann")
     now[0] += 12 * 3600 - 1
-    ann.page = in_process(review_app(store, Accounts.from_text(REVIEWERS)))
+    ann.page = in_process(review_app(store, accounts()))
     assert ann.get("/history")[0] == 200
     now[0] += 1
     assert ann.get("/history")[0] == 303
@@ -946,47 +946,34 @@ def test_tokens_file(tmp_path: Path) -> None:
     assert accounts.all() == ()
 
 
-def test_a_half_written_tokens_file_withdraws_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_tokens_file_lets_nobody_in_until_it_is_corrected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be the edit that withdraws a token."""
     path = tmp_path / "tokens.json"
     token = add_token(path, "ann", "reviewer")
     accounts = Accounts(path)
     whole = path.read_text()
-    for item in ("", whole[:40]):
-        path.write_text(item)
-        assert accounts.by_token(token) is not None
-        assert accounts.by_token(token) is not None
-    assert len(caplog.records) == 2, "once for each version of the file"
-    assert "stay valid until the file is corrected" in caplog.text
-    path.write_text(whole.replace("ann", "bob"))
-    assert [account.name for account in accounts.all()] == ["bob"]
-    path.unlink()
-    assert accounts.all() == ()
     path.write_text(whole[:40])
-    assert accounts.all() == (), "deleted and half written again"
+    assert accounts.by_token(token) is None
+    assert "is not a tokens file" in caplog.text
     path.write_text(whole)
     assert accounts.by_token(token) is not None
 
 
 def test_accounts_that_cannot_be(tmp_path: Path) -> None:
-    for text, message in (
-        ("ann", "name:role:token"),
-        ("ann:reviewer:short", "at least 20"),
-        ("ann:owner:0123456789012345678901", "'reviewer', 'admin' or 'system'"),
-        (":reviewer:0123456789012345678901", "name"),
-    ):
-        with pytest.raises(UsageError, match=message) as caught:
-            Accounts.from_text(text)
-        assert "0123456789" not in str(caught.value)
+    path = tmp_path / "tokens.json"
+    for name, role, message in (("ann", "owner", "'reviewer', 'admin' or 'system'"), ("", "admin", "1 to 64")):
+        with pytest.raises(UsageError, match=message):
+            add_token(path, name, role)
     for content in ("", "[]", '{"ann": 5}', '{"ann": {"role": "x", "sha256": ""}}'):
-        path = tmp_path / "tokens.json"
         path.write_text(content)
         with pytest.raises(UsageError):
-            Accounts(path)
+            Accounts(path).all()
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GUARDRAIL_REVIEW_TOKENS", raising=False)
     assert main(["review"]) == 1
     assert "--add-token" in capsys.readouterr().err
     assert main(["review", "--add-token", "ann", "--role", "admin"]) == 0

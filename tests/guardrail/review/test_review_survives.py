@@ -17,11 +17,10 @@ from starlette.testclient import TestClient
 
 from guardrail import UsageError
 from guardrail.review import Item, ReviewStore
-from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
 from guardrail.review.web.choices import choices_of
 from guardrail.review.web.site import ago, when
-from tests.review_pages import OURS, REVIEWERS, held_back
+from tests.review_pages import OURS, accounts, held_back
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def eve(store: ReviewStore) -> Iterator[TestClient]:
 
 @contextmanager
 def signed_in(store: ReviewStore) -> Iterator[TestClient]:
-    app = review_app(store, Accounts.from_text(REVIEWERS), hosts=("testserver",))
+    app = review_app(store, accounts(), hosts=("testserver",))
     with TestClient(app, headers=OURS) as client:
         client.post("/sign-in", data={"token": "eve-token-0123456789ab"})
         yield client
@@ -170,4 +169,4 @@ def test_ids_and_names_that_cannot_be(either: ReviewStore) -> None:
 @pytest.mark.parametrize("lease", [0, math.inf, math.nan])
 def test_a_lease_that_cannot_be(store: ReviewStore, lease: float) -> None:
     with pytest.raises(UsageError, match="lease must be above 0 seconds"):
-        review_app(store, Accounts.from_text(REVIEWERS), lease=lease)
+        review_app(store, accounts(), lease=lease)
