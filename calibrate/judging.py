@@ -139,9 +139,7 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
         UsageError: No record has a label, or the score was chosen, or the threshold fitted, on some of them.
     """
     judged = judged_by(artifact, records, estimator)
-    refuse_overlap(artifact.estimator, judged.records, what="test")
-    refuse_choice(artifact, judged.records, "test")
-    refuse_fitted(artifact, judged.records, "test")
+    refuse_seen(artifact, judged.records, "test")
     return judged.counts
 
 
@@ -228,24 +226,30 @@ def unlike(sides: Iterable[tuple[str, object, object]]) -> list[str]:
     return lines
 
 
-def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
-    """Hashes of the questions of the calibration part (`RecordTable.asked_hashes`), sorted."""
-    return np.sort(np.array(artifact.data.hashes, dtype=np.uint64))
+def fitted_on(artifact: CalibrationArtifact, records: Sequence[Record]) -> NDArray[np.bool_]:
+    """Which records are questions of the calibration part, under any id."""
+    hashes = np.sort(np.array(artifact.data.hashes, dtype=np.uint64))
+    return among(table_of(records).asked_hashes(), hashes)
 
 
-def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
-    """Refuse to test on questions that the threshold was chosen on: it fits them.
+def refuse_seen(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
+    """Refuse to test on questions that the threshold was fitted on, or that the score was trained, ranked or chosen on.
 
-    Questions are compared by what was asked, under any id.
+    Both look better there than on new questions.
 
     Raises:
         UsageError: Naming how many there are.
     """
+    refuse_overlap(artifact.estimator, records, what=what)
     table = table_of(records)
-    shared = table.take(among(table.asked_hashes(), hashes_of_fit(artifact)))
-    if shared:
+    if n_chosen := len(table) - len(without_choice(artifact, table)):
         raise UsageError(
-            f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "
+            f"{n_chosen} of {len(table)} {what} records are among those that the score was chosen on, where it looks "
+            "better than on new questions. Leave them out, or test on other questions."
+        )
+    if shared := table.take(fitted_on(artifact, table)):
+        raise UsageError(
+            f"{len(shared)} of {len(table)} {what} records are questions that the artifact was fitted on, e.g. "
             f"{shared[0].id!r}. A threshold chosen on them fits them: leave them out, or test on other questions."
         )
 
@@ -281,19 +285,5 @@ def calibration_part(
         codes, names = table.coded("group")
         ours = np.array([name in groups for name in names], dtype=np.bool_)[codes]
     else:
-        ours = among(table.asked_hashes(), hashes_of_fit(artifact))
+        ours = fitted_on(artifact, table)
     return table.take(ours), table.take(~ours)
-
-
-def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
-    """Refuse to test on questions that the artifact's estimator was chosen on: it looks better there than it is.
-
-    Raises:
-        UsageError: Naming how many there are.
-    """
-    shared = len(records) - len(without_choice(artifact, records))
-    if shared:
-        raise UsageError(
-            f"{shared} of {len(records)} {what} records are among those that the score was chosen on, or takes its "
-            "ranks from, where it looks better than on new questions. Leave them out, or test on other questions."
-        )

@@ -20,24 +20,22 @@ from ..cascade import counts, matched
 from ..correctness import label_file, make_rule
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
-from ..data.table import among, table_of
+from ..data.table import table_of
 from ..items.answers import label_items, measure_records
 from ..judging import (
     Judged,
     accepted_of,
     at_calibration,
-    hashes_of_fit,
+    fitted_on,
     judged_by,
     keys_of_score,
-    refuse_choice,
-    refuse_fitted,
+    refuse_seen,
     require_same,
 )
 from ..router import by_route
 from ..rules import RULES, Rule
 from ..rules.capital import excess_mean, excess_total, p_capital
 from ..rules.counts import check_share
-from ..scoring.apart import refuse_overlap
 from ..scoring.compute import score_records
 from ..scoring.metrics import fisher_exact, ks_two_sample
 from ..scoring.names import estimator_key
@@ -84,8 +82,7 @@ def audit(
     refuse_untestable(records, estimator)
     table = table_of(records)
     with_label = table.take(table.labelled(estimator))
-    refuse_overlap(artifact.estimator, with_label, what="test")
-    refuse_fitted(artifact, with_label, "test")
+    refuse_seen(artifact, with_label, "test")
     given = len(records)
     records = _independent(artifact, records, repeats)
     refuse_untestable(records, estimator)  # those that are left
@@ -319,9 +316,9 @@ def prepared(
         same = artifact.correctness
     header = file.header.model_copy(update={"correctness": same, "item_correctness": same})
     require_same(artifact, RecordFile(file.path, header, file.records, file.torn), key)
-    refuse_overlap(artifact.estimator, file.records, what="fresh")
-    refuse_choice(artifact, file.records, "fresh")
-    return _without_fitted(file, artifact), key
+    file = _without_fitted(file, artifact)
+    refuse_seen(artifact, file.records, "fresh")
+    return file, key
 
 
 def _without_fitted(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
@@ -330,7 +327,7 @@ def _without_fitted(file: RecordFile, artifact: CalibrationArtifact) -> RecordFi
     Raises:
         UsageError: The file has no other questions.
     """
-    fitted = among(file.records.asked_hashes(), hashes_of_fit(artifact))
+    fitted = fitted_on(artifact, file.records)
     if fitted.all():
         raise UsageError(
             f"{file.path} holds only questions that the artifact was fitted on ({artifact.data.name}). A threshold "

@@ -16,8 +16,7 @@ from guardrail.types import SampleSet
 from ..data.record import ItemLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader
 from ..data.split import Groups, split
-from ..data.table import among, table_of
-from ..judging import GateCounts, hashes_of_fit, held_out
+from ..judging import GateCounts, fitted_on, held_out
 from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact
 from .pool import NOBODY, Missing, ReviewedItem, ReviewPool, usable, waiting
@@ -104,7 +103,7 @@ def learn(
     key = artifact.estimator.name
     groups: Groups = "category" if artifact.calibration.group is None else "cluster"
     records = [_record(item, key) for item in sample]
-    met = among(table_of(records).asked_hashes(), hashes_of_fit(artifact))
+    met = fitted_on(artifact, records)
     part, test = split(records, test_fraction=test_fraction, seed=seed, groups=groups, kept=met)
     header = _header(artifact, part, name, {"missing": missing, "rate": rate})
     file = RecordFile(Path(name), header, tuple(part))
