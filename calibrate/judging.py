@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, computed_field
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -28,14 +29,18 @@ from .scoring.scores import unmeasured_among
 # -- What the gate does on labelled records ----------------------------------------------------------------------------
 
 
+Share: TypeAlias = tuple[float, float, float]
+"""A share with its 95 % Clopper-Pearson interval: (share, lower, upper)."""
+
+
 class GateCounts(Frozen):
-    """Counts of a gate on labelled questions that it was not fitted on. Intervals are 95 % Clopper-Pearson.
+    """Counts of a gate on labelled questions that it was not fitted on.
 
     Of a gate of items: an answer is accepted iff some item of it is kept, and wrong iff it then keeps a wrong item.
     """
 
     n: int
-    """Labelled questions."""
+    """Labelled questions; at least 1."""
     n_asked: int
     """Questions asked: those labelled, and those that could not be measured and so have no label."""
     n_accepted: int
@@ -44,39 +49,31 @@ class GateCounts(Frozen):
     """Wrong answers among the accepted."""
     n_correct: int
     """Right answers among all."""
-    error_rate: tuple[float, float, float] | None
-    """Errors among accepted answers (SCER) with its interval; None when nothing was accepted."""
-    acceptance: tuple[float, float, float]
-    """Share of the questions asked that are answered, with its interval."""
-    power: tuple[float, float, float] | None
-    """Share of the right answers that were accepted, with its interval; None when no answer was right, and for a gate
-    of items."""
     items: ItemFigures | None = None
     """Counts of the items; None for a gate of whole answers."""
 
-    @classmethod
-    def count(
-        cls,
-        *,
-        n: int,
-        n_accepted: int,
-        n_errors: int,
-        n_correct: int,
-        n_asked: int | None = None,
-    ) -> GateCounts:
-        """From counts; n is at least 1, and all were measured unless ``n_asked`` says otherwise."""
-        n_asked = n if n_asked is None else max(n, n_asked)
-        return cls(
-            n=n,
-            n_asked=n_asked,
-            n_accepted=n_accepted,
-            n_errors=n_errors,
-            n_correct=n_correct,
-            error_rate=_proportion(n_errors, n_accepted),
-            # n is at least 1, so the second half only satisfies the type.
-            acceptance=_proportion(n_accepted, n_asked) or (0.0, 0.0, 0.0),
-            power=_proportion(n_accepted - n_errors, n_correct),
-        )
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def error_rate(self) -> Share | None:
+        """Errors among accepted answers (SCER); None when nothing was accepted."""
+        return _share(self.n_errors, self.n_accepted) if self.n_accepted else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def acceptance(self) -> Share:
+        """Share of the questions asked that are answered."""
+        return _share(self.n_accepted, self.n_asked)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def power(self) -> Share | None:
+        """Share of the right answers that were accepted; None when no answer was right, and for a gate of items."""
+        is_known = self.n_correct > 0 and self.items is None
+        return _share(self.n_accepted - self.n_errors, self.n_correct) if is_known else None
+
+
+def _share(k: int, n: int) -> Share:
+    return (k / n, *interval(k, n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +98,15 @@ class Judged:
 
     @property
     def counts(self) -> GateCounts:
-        """The counts with their intervals."""
-        found = GateCounts.count(
+        """The counts."""
+        return GateCounts(
             n=len(self.records),
+            n_asked=max(len(self.records), self.n_asked),
             n_accepted=int(np.count_nonzero(self.accepted)),
             n_errors=int(np.count_nonzero(self.errors)),
             n_correct=int(np.count_nonzero(self.right)),
-            n_asked=self.n_asked,
+            items=self.figures,
         )
-        return found if self.figures is None else found.model_copy(update={"power": None, "items": self.figures})
 
 
 def judged_by(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> Judged:
@@ -156,12 +153,12 @@ def asked_with(records: Sequence[Record], estimator: str) -> int:
 def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
     """The same counts on the items it was fitted on. Its threshold was chosen on them, so they flatter it."""
     outcome, scores = artifact.outcome, artifact.calibration
-    return GateCounts.count(
+    return GateCounts(
         n=scores.n,
+        n_asked=max(scores.n, round(outcome.n / outcome.scope.measured)),
         n_accepted=outcome.n_accepted,
         n_errors=outcome.n_errors,
         n_correct=scores.n - scores.n_wrong,
-        n_asked=round(outcome.n / outcome.scope.measured),
     )
 
 
@@ -172,13 +169,6 @@ def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estima
     scores = table.scores(estimator)
     # No score is at or below -inf, so a gate without a threshold accepts nothing.
     return accepts(scores, -np.inf if artifact.threshold is None else artifact.threshold)
-
-
-def _proportion(k: int, n: int) -> tuple[float, float, float] | None:
-    if n == 0:
-        return None
-    low, high = interval(k, n)
-    return (k / n, low, high)
 
 
 # -- Which records fit an artifact, and which it was fitted on ---------------------------------------------------------

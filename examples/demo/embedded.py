@@ -155,9 +155,8 @@ def _as_records(questions: Sequence[Question], verdicts: Sequence[Verdict], task
 def _everything(records: Sequence[Record]) -> GateCounts:
     """Count the answers as if no gate held any back."""
     correct = [bool(record.correct) for record in records if record.correct is not None]
-    return GateCounts.count(
-        n=len(correct), n_accepted=len(correct), n_errors=correct.count(False), n_correct=sum(correct)
-    )
+    n, right = len(correct), sum(correct)
+    return GateCounts(n=n, n_asked=n, n_accepted=n, n_errors=n - right, n_correct=right)
 
 
 def _show_examples(records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:

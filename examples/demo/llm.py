@@ -306,8 +306,9 @@ def _agreement(verdict: Verdict) -> str:
 
 def _counts(pairs: Sequence[tuple[Record, Verdict]]) -> GateCounts:
     accepted = [record for record, verdict in pairs if verdict.accepted]
-    return GateCounts.count(
+    return GateCounts(
         n=len(pairs),
+        n_asked=len(pairs),
         n_accepted=len(accepted),
         n_errors=sum(not record.correct for record in accepted),
         n_correct=sum(bool(record.correct) for record, _ in pairs),
@@ -347,8 +348,8 @@ def _bill(
 
 
 def _ungated(records: Sequence[Record]) -> GateCounts:
-    right = sum(bool(record.correct) for record in records)
-    return GateCounts.count(n=len(records), n_accepted=len(records), n_errors=len(records) - right, n_correct=right)
+    n, right = len(records), sum(bool(record.correct) for record in records)
+    return GateCounts(n=n, n_asked=n, n_accepted=n, n_errors=n - right, n_correct=right)
 
 
 def _mistakes(artifact: CalibrationArtifact, test: Sequence[Record], pairs: Sequence[tuple[Record, Verdict]]) -> None:
