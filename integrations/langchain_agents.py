@@ -197,10 +197,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         note = unpack(state.get("guardrail"))
         return None if note is None or note.held is None else {"guardrail": None}
 
-    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """`before_agent` for async agents."""
-        return self.before_agent(state, runtime)
-
     @hook_config(can_jump_to=["model"])
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask about a held-back message; the decided message goes out through the model node."""
@@ -213,11 +209,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         if any(message.id == note.placeholder for message in state["messages"]):  # an application may have removed it
             update["messages"] = [RemoveMessage(id=str(note.placeholder))]
         return update
-
-    @hook_config(can_jump_to=["model"])
-    async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """`after_model` for async agents; it only waits for a person."""
-        return self.after_model(state, runtime)
 
     def _refusal(self, verdict: Verdict) -> str:
         return worded(self._gate.options["abstain_message"], verdict)
@@ -424,7 +415,7 @@ def agent_bindings(model: BaseChatModel, tools: Sequence[Any] = (), **agent: Any
     try:
         create_agent(recorder, list(tools), **agent).invoke({"messages": [HumanMessage("?")]})
     except Offered as offered:
-        return offered.bindings
+        return cast(Bindings, offered.args[0])
     raise UsageError("this agent called no model. Leave out middleware that answers in its place.")
 
 

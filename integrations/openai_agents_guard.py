@@ -36,10 +36,9 @@ from guardrail.specs import identify
 from guardrail.types import Bindings
 from guardrail.verdict import UnmeasuredError, Verdict
 
-from ._agents.call_reviews import NOT_RUN
 from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.decisions import edit_note
-from ._agents.framework_guard import Answer, FrameworkGuard
+from ._agents.framework_guard import NOT_RUN, Answer, FrameworkGuard
 from ._agents.options import GateOptions, Given
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
@@ -204,7 +203,6 @@ class GuardedModel(Model):
         chat = shared_chat(AgentsModelChat, model, self._calibrated) if isinstance(model, Model) else model
         self._name = identify(chat).model
         self._gate = FrameworkGuard(chat, artifact, verdicts=verdicts, **options)
-        self._reviews = self._gate.reviews
 
     # -- the SDK's interface -------------------------------------------------------------------------------------------
 
@@ -287,7 +285,7 @@ class GuardedModel(Model):
     async def _needs_approval(self, context: RunContextWrapper[Any], params: dict[str, Any], call_id: str) -> bool:
         """True unless the call was judged, accepted and not changed since. Draws nothing."""
         name = getattr(context, "tool_name", None)  # the SDK tells a tool's own needs_approval the arguments only
-        return await self._reviews.ruling(call_id, name, params) != "run"
+        return await self._gate.ruling(call_id, name, params) != "run"
 
     def tool(self, tool: FunctionTool | Callable[..., Any]) -> FunctionTool:
         """A copy of a tool that runs only accepted, approved or edited calls; the others wait for a person.
@@ -307,9 +305,9 @@ class GuardedModel(Model):
             return await invoke(context, arguments)
         call_id = context.tool_call_id
         approved = bool(context.is_tool_approved(name, call_id))
-        if await self._reviews.ruling(call_id, name, arguments_of(arguments), approved=approved) != "run":
+        if await self._gate.ruling(call_id, name, arguments_of(arguments), approved=approved) != "run":
             return NOT_RUN
-        edit = await self._reviews.edit(call_id) if approved else None
+        edit = await self._gate.edit(call_id) if approved else None
         if edit is None:
             return await invoke(context, arguments)
         return f"{edit_note(edit)}\n{await invoke(context, json.dumps(edit, ensure_ascii=False))}"
@@ -331,7 +329,7 @@ class GuardedModel(Model):
         """Run the call that stands for a held-back answer once a person approved it; the model gives the answer out."""
         if not context.is_tool_approved(ANSWER_TOOL, context.tool_call_id):
             return NOT_RUN
-        return await self._reviews.give(context.tool_call_id, arguments_of(arguments))
+        return await self._gate.give(context.tool_call_id, arguments_of(arguments))
 
     async def review_requests(self, result: Any) -> list[dict[str, Any]]:
         """The request that a person sees about each held-back call or answer, in the form of LangGraph's interrupts.
@@ -357,7 +355,7 @@ class GuardedModel(Model):
         """
         state = _state(result)
         waiting = {str(item.call_id): item for item in state.get_interruptions()}
-        for call_id, order in (await self._reviews.decide(await self.review_requests(state), decisions)).items():
+        for call_id, order in (await self._gate.decide(await self.review_requests(state), decisions)).items():
             if order.decision in ("approve", "edit"):
                 state.approve(waiting[call_id])
             else:
@@ -380,7 +378,7 @@ class GuardedModel(Model):
         ends = behavior == "run_llm_again" or (isinstance(behavior, dict) and item.tool_name not in stops)
         # For the agent around a nested one, the text would be the result of a tool.
         ends = ends and item.agent is state._current_agent
-        return await self._reviews.review_request(str(item.call_id), str(item.tool_name), arguments, ends=ends)
+        return await self._gate.review_request(str(item.call_id), str(item.tool_name), arguments, ends=ends)
 
     @property
     def output_guardrail(self) -> OutputGuardrail[Any]:

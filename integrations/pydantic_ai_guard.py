@@ -26,16 +26,14 @@ from guardrail.plain_json import canonical_json
 from guardrail.sampling.effects import arun
 from guardrail.types import Bindings
 
-from ._agents.call_reviews import NOT_RUN
 from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.decisions import edit_note
-from ._agents.framework_guard import FrameworkGuard
+from ._agents.framework_guard import NOT_RUN, FrameworkGuard
 from ._agents.options import GateOptions, Given
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import VerdictStore
 from ._frameworks.chat import FrameworkChat, refuse_settings, shared_chat
-from ._openai.lru import LRU
 
 require("pydantic_ai", extra="pydantic-ai")
 
@@ -277,9 +275,8 @@ class GuardCapability(AbstractCapability[Any]):
         **options: Unpack[GateOptions],
     ) -> None:
         self._gate = FrameworkGuard(None, artifact, verdicts=verdicts, **options)
-        self._reviews, self._exempt = self._gate.reviews, self._gate.artifacts.exempt
+        self._exempt = self._gate.artifacts.exempt
         self._settings = calibrated_settings or {}
-        self._wrapped: LRU[GuardedModel] = LRU(MODELS)
 
     def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
         """Return this capability, for an agent whose runs can end with a call that waits for a person.
@@ -301,12 +298,8 @@ class GuardCapability(AbstractCapability[Any]):
         return self
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        """Return the guarded model, which is kept for the models used last."""
-
-        def guarded() -> GuardedModel:
-            return GuardedModel(model, self._gate, calibrated_settings=self._settings)
-
-        return self._wrapped.get(id(model), guarded)
+        """Return the guarded model."""
+        return GuardedModel(model, self._gate, calibrated_settings=self._settings)
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
@@ -354,7 +347,7 @@ class GuardCapability(AbstractCapability[Any]):
         """Give out the answer that waits for a person."""
         if not ctx.tool_call_approved:
             raise _not_run()
-        return await self._reviews.give(str(ctx.tool_call_id), {"conversation": conversation})
+        return await self._gate.give(str(ctx.tool_call_id), {"conversation": conversation})
 
     async def _check(self, ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition) -> dict[str, Any] | None:
         """Let a call go on that was judged, accepted and not changed since, or that a person approved.
@@ -369,7 +362,7 @@ class GuardCapability(AbstractCapability[Any]):
         if tool_def.kind == "output" or call.tool_name in self._exempt:
             return None
         call_id, arguments, approved = call.tool_call_id, _arguments(call), ctx.tool_call_approved
-        ruling = await self._reviews.ruling(
+        ruling = await self._gate.ruling(
             call_id, call.tool_name, arguments, approved=approved, proposed=_proposed(ctx, call) if approved else None
         )
         if ruling in ("run", "run_edited"):
@@ -387,7 +380,7 @@ class GuardCapability(AbstractCapability[Any]):
             result: A run's result, or its messages.
         """
         requests = [
-            await self._reviews.review_request(call.tool_call_id, call.tool_name, call.args_as_dict())
+            await self._gate.review_request(call.tool_call_id, call.tool_name, call.args_as_dict())
             for call in _pending(_history(result))
         ]
         return [request for request in requests if request is not None]
@@ -405,7 +398,7 @@ class GuardCapability(AbstractCapability[Any]):
             UsageError: A call that is not held back; or "answer" beside a decision that lets something else go out.
         """
         results = DeferredToolResults()
-        for call_id, order in (await self._reviews.decide(await self.review_requests(result), decisions)).items():
+        for call_id, order in (await self._gate.decide(await self.review_requests(result), decisions)).items():
             if order.decision == "respond":
                 results.calls[call_id] = order.message
             elif order.decision in ("reject", "answer"):
@@ -446,8 +439,6 @@ def _pending(messages: Sequence[ModelMessage]) -> list[ToolCallPart]:
     return [part for part in messages[last].parts if isinstance(part, ToolCallPart) and part.tool_call_id not in done]
 
 
-MODELS = 16
-"""Models that a capability keeps guarded: an agent has one, unless each run brings its own."""
 _running: ContextVar[ToolCallPart] = ContextVar("guardrail_pydantic_ai_call")
 """The call that runs now, as the model proposed it or a person edited it."""
 

@@ -337,11 +337,7 @@ def name_of(model: BaseChatModel) -> str:
 
 
 class Offered(Exception):  # noqa: N818 - a signal, not an error
-    """Signal that a model was offered these tools and this format, raised in place of an answer."""
-
-    def __init__(self, bindings: Bindings) -> None:
-        super().__init__(bindings)
-        self.bindings = bindings
+    """Signal that a model was offered these `Bindings`, its argument, raised in place of an answer."""
 
 
 class OfferRecorder(BaseChatModel):
@@ -353,8 +349,8 @@ class OfferRecorder(BaseChatModel):
         self, tools: Sequence[Any], *, tool_choice: Any = None, strict: bool | None = None, **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Raise what is offered."""
-        response_format = kwargs.get("response_format")
-        raise Offered(bindings_for(tools, tool_choice=tool_choice, response_format=response_format, strict=strict))
+        form = kwargs.get("response_format")
+        raise Offered(bindings_for(tools, tool_choice=tool_choice, response_format=form, strict=strict))
 
     def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
         raise Offered(Bindings())

@@ -1,16 +1,17 @@
 """The guard of one agent in frameworks that keep no state of their own for it: notes go to a `VerdictStore`.
 
-It judges a model's requests, and gives decided answers out; its `CallReviews` say which calls may run. An adapter
-converts its framework's messages to LangChain's and back.
+It judges a model's requests, says which calls of a run may go on, and takes people's decisions about the others. An
+adapter converts its framework's messages to LangChain's and back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -28,14 +29,22 @@ from guardrail.types import Bindings, Sample, ToolCall
 from guardrail.verdict import AbstainedError, Verdict
 
 from .artifact_set import ArtifactSet
-from .call_reviews import REJECT, SAME_STORE, CallReviews, ends_turn
 from .calls import ANSWER_TOOL, answer_key, conversation_digest, is_of_call
-from .decisions import REFUSED
+from .decisions import REFUSED, checked, order_for, review_request
 from .decisions import released as decided_message
 from .gates import AgentGate, AgentStep, Judgement, check_nothing_lacks
 from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder
 from .options import GateOptions, Given
 from .verdicts import VerdictStore
+
+NOT_RUN = "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
+APPROVED = "A person let this answer go out."
+"""Result of an approved call of `ANSWER_TOOL`."""
+APPROVE, REJECT = {"type": "approve"}, {"type": "reject"}
+Ruling = Literal["run", "run_edited", "ask", "refuse"]
+"""The ruling about a call: it runs, runs as a person edited it, waits for a person, or is refused."""
+SAME_STORE = "its verdict was deleted, or another process keeps it: give both the same VerdictStore(path)."
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +71,9 @@ class FrameworkGuard:
     """The guard of one agent, for frameworks that bring their own agents.
 
     Without ``tools`` the artifact also judges every call that is not exempt. Under "review" a held-back call is
-    proposed and runs once a person approves; in place of a held-back answer a call of `ANSWER_TOOL` is proposed, and
-    the answer goes out once a person approves.
+    proposed and runs once a person approves. In place of a held-back answer a call of `ANSWER_TOOL` is proposed, whose
+    argument is a digest of the conversation; the answer itself is in the store only, under the id of that call, and
+    goes out once a person approves.
 
     Args:
         model: The agent's model; None if each request brings its own.
@@ -89,7 +99,7 @@ class FrameworkGuard:
         self._model = model
         self.gate = AgentGate(artifact, options, per_run=True)
         self.asks = self.gate.reviewed
-        self.reviews = CallReviews(verdicts or VerdictStore())
+        self.verdicts = verdicts or VerdictStore()
         if model is not None and not self.artifacts.stand_in:
             self.artifacts.check_model(identify(model))
 
@@ -138,7 +148,7 @@ class FrameworkGuard:
         for call in judgement.message.tool_calls:
             note = self._note(call, judgement, conversation, answers, gate.model_name)
             note = note.model_copy(update={"ends": not parsed})
-            await asyncio.to_thread(self.reviews.verdicts.put, str(call["id"]), note)
+            await asyncio.to_thread(self.verdicts.put, str(call["id"]), note)
         verdict, message = judgement.verdict, judgement.message
         cost = judgement.assessment.drawn.cost if verdict is None else verdict.cost
         update: dict[str, Any] = {"response_metadata": {"guardrail": None, **message.response_metadata}}
@@ -155,14 +165,14 @@ class FrameworkGuard:
         model: str,
     ) -> MessageNote:
         """The note about a call of a judged message; without a ``conversation`` nothing of it waits."""
-        name, assessment, whole = call["name"], judgement.assessment, judgement.verdict
-        order, verdict = judgement.order(call), assessment.by_name.get(name, whole)
-        if verdict is None or name in self.artifacts.exempt:
-            return MessageNote(orders={str(call["id"]): order.model_copy(update={"decision": "exempt"})})
-        if whole is not None and not whole.accepted and verdict.accepted:
-            verdict = whole  # the strictest gate holds all calls of the message
-        if conversation is None:
-            return MessageNote(orders={str(call["id"]): order}, verdict=verdict)
+        call_id, name, assessment = str(call["id"]), call["name"], judgement.assessment
+        if name in self.artifacts.exempt:
+            return MessageNote(orders={call_id: ToolCallOrder.of(call, "exempt")})
+        order, verdict = judgement.order(call), assessment.by_name.get(name, judgement.verdict)
+        if conversation is None or verdict is None:
+            return MessageNote(orders={call_id: order})
+        if verdict.accepted and judgement.verdict is not None:
+            verdict = judgement.verdict  # the strictest gate holds all calls of the message
         if name == ANSWER_TOOL:
             candidate = _answer_of(assessment.drawn.primary, answers)
             verdict = verdict.model_copy(update={"candidate": candidate})
@@ -174,7 +184,7 @@ class FrameworkGuard:
         metadata = {**message.response_metadata, "model_name": model, "guardrail": verdict.to_metadata()}
         message = message.model_copy(update={"response_metadata": metadata})
         held = HeldMessage.of(message, verdict, conversation=conversation, gated=gated, answers=structured)
-        return MessageNote(held=held, orders={str(call["id"]): order}, verdict=verdict)
+        return MessageNote(held=held, orders={call_id: order})
 
     async def released(
         self,
@@ -203,8 +213,8 @@ class FrameworkGuard:
             UsageError: Nothing waits under such a call in this conversation; or a prompt came with an approved answer.
             AbstainedError: The person gave no answer, and a text would be taken for one.
         """
-        notes = {call_id: await asyncio.to_thread(self.reviews.verdicts.find, call_id) for call_id in results}
-        answered = [call_id for call_id, note in notes.items() if ends_turn(note)]
+        notes = {call_id: await self._find(call_id) for call_id in results}
+        answered = [call_id for call_id, note in notes.items() if _ends_turn(note)]
         standing = [call_id for call_id, name in results.items() if name == ANSWER_TOOL]
         call_id = next(iter([*answered, *standing]), None)
         if call_id is None:
@@ -212,7 +222,7 @@ class FrameworkGuard:
         note, stands = notes[call_id], results[call_id] == ANSWER_TOOL
         given = note is not None and note.given
         if note is not None and given:  # one run of the call gives the answer out once
-            await asyncio.to_thread(self.reviews.verdicts.decide, call_id, note.decision)
+            await asyncio.to_thread(self.verdicts.decide, call_id, note.decision)
         if prompted and not (stands and given):
             return None
         if prompted:
@@ -232,14 +242,17 @@ class FrameworkGuard:
         if parsed and not message.tool_calls and (answer.abstained or not fits(frozen.text)):
             raise AbstainedError(held.verdict, frozen.text)
         for call in message.tool_calls:
-            runs = MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, "given")}, verdict=held.verdict)
-            await asyncio.to_thread(self.reviews.verdicts.put, str(call["id"]), runs)
+            runs = MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, "given")})
+            await asyncio.to_thread(self.verdicts.put, str(call["id"]), runs)
         return answer
+
+    async def _find(self, key: str) -> MessageNote | None:
+        return await asyncio.to_thread(self.verdicts.find, key)
 
     async def note_answer(self, asked: Sequence[BaseMessage], content: Any, answer: Answer) -> None:
         """Remember an answer, or the text of an abstention, that went out: its text, or the object made of it."""
         key = answer_key(asked, content, abstention=answer.abstained)
-        await asyncio.to_thread(self.reviews.verdicts.put, key, MessageNote(verdict=answer.verdict))
+        await asyncio.to_thread(self.verdicts.put, key, MessageNote(verdict=answer.verdict))
 
     def given_out(self, asked: Sequence[BaseMessage], content: Any) -> tuple[bool, Verdict | None]:
         """Find out if an answer with this content went out in this conversation as an answer, and the verdict on it.
@@ -247,10 +260,133 @@ class FrameworkGuard:
         True for accepted answers and for those of an abstention path (a person, another model). False for abstentions
         and for answers that this guard did not give in this conversation: the same words may be wrong here.
         """
-        abstention = self.reviews.verdicts.find(answer_key(asked, content, abstention=True))
-        answer = self.reviews.verdicts.find(answer_key(asked, content, abstention=False))
+        abstention = self.verdicts.find(answer_key(asked, content, abstention=True))
+        answer = self.verdicts.find(answer_key(asked, content, abstention=False))
         note = abstention or answer
         return answer is not None and abstention is None, None if note is None else note.verdict
+
+    # -- which calls go on, and what people decide about the others ----------------------------------------------------
+
+    async def ruling(
+        self,
+        call_id: str | None,
+        name: str | None,
+        arguments: Mapping[str, Any],
+        *,
+        approved: bool = False,
+        proposed: Mapping[str, Any] | None = None,
+    ) -> Ruling:
+        """Decide whether a call runs: it was accepted, or a person approved it, and nothing changed it since.
+
+        Args:
+            call_id: Id of the call.
+            name: The tool; None where the framework does not say which.
+            arguments: Arguments with which the call would run.
+            approved: Whether the framework says that a person approved the call.
+            proposed: Arguments of the call in the history, where a person may have edited an approved call.
+        """
+        note = None if call_id is None else await self._find(call_id)
+        order = None if note is None else note.orders.get(str(call_id))
+        if order is None:
+            if approved:  # a person's edit, which nobody else knows, would be lost with the note
+                _log.error("the approved call %s of %r does not run: %s", call_id, name, SAME_STORE)
+            return "refuse"
+        same = is_of_call(order.digest, name, arguments)
+        if same and order.decision != "held":
+            return "run"
+        if approved:
+            if _ends_turn(note):  # the user has got a person's text in place of the call
+                return "refuse"
+            edited = proposed is not None and is_of_call(order.digest, name, proposed)
+            return "run" if same else "run_edited" if edited else "refuse"
+        return "ask" if same else "refuse"
+
+    async def review_request(
+        self, call_id: str, name: str, arguments: Mapping[str, Any], *, ends: bool = True
+    ) -> dict[str, Any] | None:
+        """The request that a person sees about a held-back call or answer; None for a call that is not held back.
+
+        Plain JSON in the form of the interrupts of `integrations.langgraph_review`, with the ``call_id`` on top.
+        ``ends``: whether the agent can end its turn with a person's text in place of the call.
+        """
+        note = await self._held(call_id, name, arguments)
+        if note is None or note.held is None:
+            return None
+        return {**review_request(note.held, ends=ends and note.ends), "call_id": call_id}
+
+    async def _held(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> MessageNote | None:
+        """The note about a held-back call; None for a call that this guard does not hold back."""
+        note = await self._find(call_id)
+        order = None if note is None else note.orders.get(call_id)
+        if note is None or note.held is None or order is None or not is_of_call(order.digest, name, arguments):
+            return None
+        return note
+
+    async def decide(
+        self, waiting: Sequence[Mapping[str, Any]], decisions: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, ToolCallOrder]:
+        """Note decisions by call id, and return the orders about these calls; ``waiting`` has the requests.
+
+        Raises:
+            pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
+            UsageError: A call that is not held back; or "answer" beside a decision that lets something else go out.
+        """
+        requests = {request["call_id"]: request for request in waiting}
+        orders = {}
+        for call_id, decision in decisions.items():
+            if call_id not in requests:
+                raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(requests)}.")
+            orders[call_id] = _order(requests[call_id], decision)
+        answer = next((decision for decision in decisions.values() if decision["type"] == "answer"), None)
+        asked = [decisions.get(call_id, {}) for call_id in requests]
+        if answer is not None and any(one != answer and one.get("type") not in REFUSED for one in asked):
+            raise UsageError(
+                '"answer" ends the turn, so nothing else of the run may go out: give the same answer, or "reject", as '
+                "the decision about everything that waits."
+            )
+        for call_id, order in orders.items():
+            decision = decisions[call_id]
+            if requests[call_id]["kind"] == "answer" or order.decision in ("answer", "edit"):
+                await asyncio.to_thread(self.verdicts.decide, call_id, decision)
+            elif order.decision == "approve":  # a rejection does not undo the edit of another copy of the run
+                await asyncio.to_thread(self.verdicts.decide, call_id, None)
+        return orders
+
+    async def edit(self, call_id: str) -> dict[str, Any] | None:
+        """The arguments with which a person lets a call run; None for its own."""
+        note = await self._find(call_id)
+        decision = None if note is None else note.decision
+        edited = decision is not None and decision["type"] == "edit"
+        return dict(decision["edited_action"]["args"]) if decision is not None and edited else None
+
+    async def give(self, call_id: str, arguments: Mapping[str, Any]) -> str:
+        """Result of an approved call of `ANSWER_TOOL`: not the answer, which `released` gives out next.
+
+        The store notes that the call has run: a result with the same words, from elsewhere, gives nothing out.
+        """
+        note = await self._held(call_id, ANSWER_TOOL, arguments)
+        decision = APPROVE if note is None else note.decision or APPROVE
+        # A rejection stands although the framework says that the call is approved: of two people who decided at once
+        # one may have edited the answer and the other rejected it, and neither approved the answer unchanged.
+        if note is None or note.held is None or decision["type"] in REFUSED:
+            return NOT_RUN
+        if note.held.empty and decision == APPROVE:
+            return NOT_RUN
+        await asyncio.to_thread(partial(self.verdicts.decide, call_id, decision, given=True))
+        return APPROVED
+
+
+def _order(request: Mapping[str, Any], decision: Mapping[str, Any]) -> ToolCallOrder:
+    (action,) = request["action_requests"]
+    (valid,) = checked({"decisions": [decision]}, request)["decisions"]
+    if request["kind"] == "answer":
+        return ToolCallOrder(digest="", decision="reject" if valid["type"] in REFUSED else "approve")
+    return order_for({"name": action["name"], "args": action["args"]}, valid)
+
+
+def _ends_turn(note: MessageNote | None) -> bool:
+    """True if a person decided that the user gets a text in place of this call."""
+    return note is not None and note.decision is not None and note.decision["type"] == "answer"
 
 
 def _is_of(note: MessageNote, conversation: str, standing: str | None) -> bool:

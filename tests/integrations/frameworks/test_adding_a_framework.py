@@ -16,7 +16,7 @@ from pydantic import Field
 from guardrail.bindings import bindings_for
 from guardrail.testing import ended, make_artifact
 from guardrail.types import Bindings
-from integrations._agents import call_reviews, framework_guard
+from integrations._agents import framework_guard
 from integrations._frameworks import chat
 
 PAGE = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -58,7 +58,6 @@ def sketch() -> dict[str, Any]:
     (code,) = re.findall(r"^```python\n(HARMLESS.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {
         **vars(chat),
-        **vars(call_reviews),
         **vars(framework_guard),
         **{kind.__name__: kind for kind in (AsyncGenerator, BaseLlm, LlmRequest)},
         **{
@@ -101,10 +100,10 @@ def test_the_sketch_of_an_adapter_runs_sure_calls_and_holds_others() -> None:
         call, (context, asked) = await proposed("Pay Ada")
         assert (await guarded.before_tool(tool, call["args"], context), asked) == (None, [])
         call, (context, asked) = await proposed("Pay Bob")
-        assert await guarded.before_tool(tool, call["args"], context) == {"error": call_reviews.NOT_RUN}
+        assert await guarded.before_tool(tool, call["args"], context) == {"error": framework_guard.NOT_RUN}
         assert asked == ["A person decides about this call."]
         context.tool_confirmation = SimpleNamespace(confirmed=True)
         assert await guarded.before_tool(tool, call["args"], context) is None
-        assert await guarded.before_tool(tool, {"amount": 99}, context) == {"error": call_reviews.NOT_RUN}
+        assert await guarded.before_tool(tool, {"amount": 99}, context) == {"error": framework_guard.NOT_RUN}
 
     asyncio.run(run())

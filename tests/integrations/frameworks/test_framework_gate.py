@@ -46,7 +46,7 @@ def gate(*amounts: int, on_abstain: Any = "review", **fields: Any) -> FrameworkG
 
 
 async def may_run(guard: FrameworkGuard, call_id: str | None, name: str | None, arguments: dict[str, Any]) -> bool:
-    return await guard.reviews.ruling(call_id, name, arguments) == "run"
+    return await guard.ruling(call_id, name, arguments) == "run"
 
 
 def judged_of(answer: Answer) -> Verdict:
@@ -103,7 +103,7 @@ async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
         assert ran.wait(10), "the event loop was blocked"
 
     guard = gate(5)
-    guard.reviews.verdicts = store
+    guard.verdicts = store
     order = ToolCallOrder.of({"name": "pay", "args": {}}, "accepted")
     store.put("x", MessageNote(orders={"x": order}, verdict=verdict))
     store.find = lambda key: slowly(key) or VerdictStore.find(store, key)  # type: ignore[func-returns-value,method-assign]
@@ -202,7 +202,7 @@ async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
     sure = gate(5, bindings=None)
     model = ScriptedChat(script={"sure": ["Paris"], "unsure": ["a", "b", "c", "d", "e"]})
     calibrated = artifact(model, bindings=None)
-    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=sure.reviews.verdicts)
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=sure.verdicts)
     sure_question, unsure_question = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
     for messages in (sure_question, unsure_question):
         answer = await guard.ask(messages, Bindings())

@@ -47,8 +47,8 @@ from guardrail.guard.abstention import ABSTENTION
 from guardrail.review import Candidate, Decision, ReviewStore
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import make_artifact
-from integrations._agents.call_reviews import APPROVED
 from integrations._agents.decisions import ANSWERED
+from integrations._agents.framework_guard import APPROVED
 from integrations._agents.held import MessageNote, ToolCallOrder
 from integrations._frameworks.openai_agents_items import events_of, to_response
 from integrations.openai_agents_guard import (
@@ -480,7 +480,7 @@ def test_a_checked_tool_runs_accepted_calls_and_no_others() -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
     tool = bank.model.tool(bank._tool())
     assert run(agent(bank.model, tools=[tool, bank.model.answer_tool]), "Pay 5").final_output == "Done"
-    bank.model._reviews.verdicts.find = lambda _: None
+    bank.model._gate.verdicts.find = lambda _: None
     tool.needs_approval = False  # as a tool that lost its approval would be
     result = run(agent(bank.model, tools=[tool, bank.model.answer_tool]), "Pay 5")
     assert "was not run" in str(result.new_items[1].output)
@@ -642,7 +642,7 @@ async def test_a_text_for_the_user_is_given_out_in_its_conversation_only(forged:
     if forged != "another conversation":  # a result of any tool, which happens to be this very text
         if forged == "an exempt tool":
             order = ToolCallOrder.of({"name": "pay", "args": {"amount": 5}}, "exempt")
-            bank.model._reviews.verdicts.put(call_id, MessageNote(orders={call_id: order}))
+            bank.model._gate.verdicts.put(call_id, MessageNote(orders={call_id: order}))
         done = await Runner.run(bank.agent(), [{"role": "user", "content": "Pay what I owe"}, call, output])
         assert done.final_output == "Done"
         return

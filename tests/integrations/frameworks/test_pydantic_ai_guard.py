@@ -60,8 +60,8 @@ from guardrail.review import Decision, ReviewStore
 from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
-from integrations._agents.call_reviews import APPROVED
 from integrations._agents.decisions import ANSWERED
+from integrations._agents.framework_guard import APPROVED
 from integrations.pydantic_ai_guard import (
     GuardCapability,
     GuardedModel,
@@ -359,7 +359,7 @@ def test_without_a_person_an_unsure_call_is_not_even_proposed() -> None:
 
 def test_a_call_whose_verdict_is_lost_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
-    monkeypatch.setattr(bank.guard._reviews.verdicts, "find", lambda _: None)
+    monkeypatch.setattr(bank.guard._gate.verdicts, "find", lambda _: None)
     bank.run("Pay 5")
     assert bank.paid == []
 
@@ -813,7 +813,7 @@ async def test_an_answer_whose_verdict_is_lost_is_not_given_out() -> None:
     guard, guarded_agent = answering(Scripted(UNSURE_TEXT))
     result = await guarded_agent.run("?")
     (waiting,) = result.output.approvals
-    guard._reviews.verdicts.purge(-1.0)  # as a process does that kept its verdicts in memory
+    guard._gate.verdicts.purge(-1.0)  # as a process does that kept its verdicts in memory
     assert await guard.review_requests(result) == []
     with pytest.raises(UsageError, match=r"VerdictStore\(path\)"):
         await guarded_agent.run(
