@@ -108,8 +108,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     Args:
         artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass;
             "collect" stands for none yet. With ``key`` the artifact of a router (`calibrate fit --by group`).
-        calibrated_settings: Call settings the artifacts' answers were collected with, e.g. {"reasoning_effort": "low"}.
-            Settings that only concern transport pass anyway; any other is refused.
         **options: See `GateOptions`. "review" needs a checkpointer. A message of another model than the guarded one,
             such as ``ModelFallbackMiddleware``'s, is treated like one that could not be measured.
 
@@ -124,13 +122,11 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     def __init__(
         self,
         artifact: Given | RouterArtifact | None = None,
-        *,
-        calibrated_settings: Mapping[str, Any] | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
         self.tools = []
-        self._gate = AgentGate(artifact, options, calibrated_settings=calibrated_settings)
+        self._gate = AgentGate(artifact, options)
 
     # -- the model call ----------------------------------------------------------------------------------------------
 

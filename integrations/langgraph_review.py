@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypeAlias, cast
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
+from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableLambda
 from typing_extensions import TypedDict
 
@@ -145,21 +145,16 @@ class GuardedNodes:
 
     def _noted(self, state: GuardedState, verdict: Verdict) -> dict[str, Any]:
         verdict = _storable(verdict)
+        model, candidate = self.guard.artifact.model.model, verdict.candidate
         if verdict.passes:
-            answer = accepted_answer(verdict, self.guard.artifact.model.model)
-            return {"messages": [with_verdict(answer, verdict)], "guardrail": None}
-        pending = held_of(state["messages"], verdict, self.guard.artifact.model.model)
-        return {"guardrail": pack(MessageNote(held=pending))}
+            return {"messages": [with_verdict(accepted_answer(verdict, model), verdict)], "guardrail": None}
+        message = AIMessage(content="") if candidate is None else candidate_message(candidate, model)
+        conversation = Conversation.of(state["messages"])
+        held = HeldMessage.of(with_verdict(message, verdict), verdict, conversation=conversation)
+        return {"guardrail": pack(MessageNote(held=held))}
 
     def _refusal(self, verdict: Verdict) -> str:
         return worded(self.guard.abstain_message, verdict)
-
-
-def held_of(messages: Sequence[BaseMessage], verdict: Verdict, model: str) -> HeldMessage:
-    """A verdict's candidate as a message that is held back as a whole."""
-    candidate = verdict.candidate
-    message = AIMessage(content="") if candidate is None else candidate_message(candidate, model)
-    return HeldMessage.of(with_verdict(message, verdict), verdict, conversation=Conversation.of(messages))
 
 
 def _storable(verdict: Verdict) -> Verdict:
@@ -169,15 +164,9 @@ def _storable(verdict: Verdict) -> Verdict:
             refuse_unstorable(verdict.candidate)
     except UnreadableReplyError as error:
         why = {"value": None, "is_bound": False, "reason": Unmeasured.MODEL_FAILED, "detail": str(error)}
-        return verdict.model_copy(
-            update={
-                "accepted": False,
-                "reason": Reason.UNMEASURED,
-                "uncertainty": verdict.uncertainty.model_copy(update=why),
-                "candidate": None,
-                "items": (),
-            }
-        )
+        uncertainty = verdict.uncertainty.model_copy(update=why)
+        unmeasured = {"accepted": False, "reason": Reason.UNMEASURED, "uncertainty": uncertainty}
+        return verdict.model_copy(update={**unmeasured, "candidate": None, "items": ()})
     return verdict
 
 

@@ -11,10 +11,8 @@ counted, because dropping slow answers would drop hard questions.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -95,29 +93,28 @@ class ObserveQueue:
         report: Callable[[str, str], None] = lambda name, label: None,
     ) -> None:
         self._most, self._at_once, self._most_bytes, self._report = most, at_once, most_bytes, report
-        self._waiting: queue.Queue[tuple[Callable[[], str], int]] = queue.Queue(most)
-        self._bytes = 0
+        self._waiting: deque[tuple[Callable[[], str], int]] = deque()
+        self._bytes = self._workers = 0
         self._counts: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        self._running = 0
+        self._state = threading.Condition(threading.Lock())
 
     @property
     def observed(self) -> Observed:
         """The counts until now."""
-        with self._lock:
+        with self._state:
             return Observed(**self._counts, dropped=dict(self._dropped))
 
     def count(self, *fates: str) -> None:
         """Count an answer under fields of `Observed`."""
-        with self._lock:
+        with self._state:
             self._counts.update(fates)
         for fate in fates:
             self._report("observations", fate)
 
     def drop(self, cause: str) -> None:
         """Count an answer that was chosen and is lost."""
-        with self._lock:
+        with self._state:
             self._dropped[cause] += 1
         self._report("observations_dropped", cause)
 
@@ -133,20 +130,18 @@ class ObserveQueue:
             False if it was dropped, because too many wait.
         """
         fits = self.hold(size)
-        try:
-            if not fits:
-                raise queue.Full
-            self._waiting.put_nowait((measure, size))
-        except queue.Full:
-            self.free(size if fits else 0)
-            self.drop("queue_full")
-            return False
-        with self._lock:
-            start = self._running < self._at_once
-            self._running += start
+        with self._state:
+            taken = fits and len(self._waiting) < self._most
+            if taken:
+                self._waiting.append((measure, size))
+            start = taken and self._workers < self._at_once
+            self._workers += start
         if start:
             threading.Thread(target=self._work, name="guardrail-observe", daemon=True).start()
-        return True
+        if not taken:
+            self.free(size if fits else 0)
+            self.drop("queue_full")
+        return taken
 
     def drain(self, seconds: float) -> bool:
         """Wait until everything is measured; what waits after that time is dropped, and counted.
@@ -154,41 +149,35 @@ class ObserveQueue:
         Returns:
             Whether everything was measured.
         """
-        ends = time.monotonic() + seconds
-        with self._waiting.all_tasks_done:
-            while self._waiting.unfinished_tasks and (left := ends - time.monotonic()) > 0:
-                self._waiting.all_tasks_done.wait(left)
-        done = not self._waiting.unfinished_tasks
-        while not self._waiting.empty():
-            try:
-                _, size = self._waiting.get_nowait()
-            except queue.Empty:
-                break
+        with self._state:
+            done = self._state.wait_for(lambda: not self._workers, seconds)
+            left = list(self._waiting)
+            self._waiting.clear()
+        for _, size in left:
             self.free(size)
             self.drop("stopping")
-            self._waiting.task_done()
         return done
 
     def hold(self, size: int) -> bool:
         """Count bytes of an answer that arrives or waits; False if that would be too many."""
-        with self._lock:
+        with self._state:
             fits = self._most_bytes is None or self._bytes + size <= self._most_bytes
             self._bytes += size if fits else 0
             return fits
 
     def free(self, size: int) -> None:
         """Count bytes off."""
-        with self._lock:
+        with self._state:
             self._bytes -= size
 
     def _work(self) -> None:
         while True:
-            with self._lock:  # an answer offered at this moment is either taken here, or starts another thread
-                try:
-                    measure, size = self._waiting.get_nowait()
-                except queue.Empty:
-                    self._running -= 1
+            with self._state:  # an answer offered at this moment is either taken here, or starts another thread
+                if not self._waiting:
+                    self._workers -= 1
+                    self._state.notify_all()
                     return
+                measure, size = self._waiting.popleft()
             try:
                 if fate := measure():
                     self.count(fate)
@@ -198,7 +187,6 @@ class ObserveQueue:
                 self.drop("failed")
             finally:
                 self.free(size)
-                self._waiting.task_done()
 
 
 class Watcher(BaseCallbackHandler):

@@ -138,20 +138,11 @@ class AgentModel(SteppedChatModel):
     ) -> tuple[AgentStep, Form]:
         """The step as LangChain sends it, and the form the caller can read; refuses settings of no calibration."""
         self.gates.artifacts.check_messages(messages)
-        plan, settings = self.gates.artifacts.plan, self.gates.agent.calibrated_settings
+        plan = self.gates.artifacts.plan
         call = {name: value for name, value in kwargs.items() if value is not None}
         own = {name: call.pop(name) for name in list(call) if name in TRANSPORT}
-        for name in list(call):
-            if name in settings and call[name] == settings[name]:
-                own[name] = call.pop(name)
-            elif name in PLANNED and call[name] == getattr(plan, name, None):
-                del call[name]
-        missing = sorted(name for name in settings if name not in own)
-        if missing:
-            raise ArtifactMismatchError(
-                f"the artifact's answers were collected with the settings {settings}, but the agent's call has no "
-                f"{', '.join(missing)}. Set them in the request, or leave them out of calibrated_settings=."
-            )
+        for name in [name for name in call if name in PLANNED and call[name] == getattr(plan, name, None)]:
+            del call[name]
         if own and is_native(self.model):
             raise ArtifactMismatchError(
                 f"{type(self.model).__name__} takes no call settings such as {sorted(own)}. Leave them out."

@@ -135,7 +135,6 @@ class AgentGate:
     Args:
         artifact: Judges final answers; with the option ``key`` the artifact of a router.
         options: See `GateOptions`.
-        calibrated_settings: Call settings that the artifacts' answers were collected with.
         per_run: Whether the guard may be made for each run, as in frameworks whose agents are. Then ``artifact`` judges
             calls, too, if the option ``tools`` is not given.
 
@@ -150,7 +149,6 @@ class AgentGate:
         artifact: Given | RouterArtifact | None,
         options: Mapping[str, Any],
         *,
-        calibrated_settings: Mapping[str, Any] | None = None,
         per_run: bool = False,
     ) -> None:
         self.options = options = options_of(options)
@@ -164,7 +162,6 @@ class AgentGate:
         # A router's sets differ in the artifact of answers alone (and of calls, if it judges them, too).
         self.artifacts = next(iter(self._routes.values()))
         listed = [each for artifacts in self._routes.values() for each in artifacts.artifacts]
-        self.calibrated_settings = dict(calibrated_settings or {})
         self.gates = _gates_of(options["using"], listed)
         self.observers = Observers.of(options["on_verdict"])
         for each in listed:

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from agents import AgentOutputSchemaBase, FunctionTool, Handoff, ModelResponse, ModelSettings, Tool, Usage
 from agents.items import TResponseInputItem, TResponseOutputItem, TResponseStreamEvent
+from agents.models.chatcmpl_converter import Converter
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from openai.types.responses import (
     ResponseFunctionToolCall,
@@ -181,35 +182,19 @@ def request_bindings(
     Raises:
         UsageError: A tool is hosted: it runs at the provider, before any verdict.
     """
-    described: list[dict[str, Any]] = []
     for tool in tools:
         if not isinstance(tool, FunctionTool):
             raise UsageError(
                 f"tool {tool.name!r} ({type(tool).__name__}) runs at the provider, before any verdict. Only function "
                 "tools can be guarded."
             )
-        if tool.name == ANSWER_TOOL:
-            continue
-        described.append(_tool(tool.name, tool.description, tool.params_json_schema, tool.strict_json_schema))
-    for handoff in handoffs:
-        described.append(
-            _tool(handoff.tool_name, handoff.tool_description, handoff.input_json_schema, handoff.strict_json_schema)
-        )
-    response_format = None
-    if schema is not None and not schema.is_plain_text():
-        strict = schema.is_strict_json_schema()
-        response_format = {
-            "type": "json_schema",
-            "json_schema": {"name": "final_output", "schema": schema.json_schema(), "strict": strict},
-        }
+    described = [Converter.tool_to_openai(tool) for tool in tools if tool.name != ANSWER_TOOL]
+    described += map(Converter.convert_handoff_tool, handoffs)
+    formed = schema is not None and not schema.is_plain_text()
+    response_format: Any = Converter.convert_response_format(schema) if formed else None
     if choice is not None and not isinstance(choice, str):
         raise UsageError(f"tool_choice {choice!r} names a hosted tool; only function tools can be guarded.")
     return bindings_for(described, tool_choice=choice, response_format=response_format)
-
-
-def _tool(name: str, description: str, schema: dict[str, Any], strict: bool) -> dict[str, Any]:
-    function = {"name": name, "description": description or "", "parameters": schema, "strict": strict}
-    return {"type": "function", "function": function}
 
 
 def as_tools(described: Sequence[dict[str, Any]]) -> list[Tool]:

@@ -29,7 +29,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from pydantic import ValidationError
 
-from guardrail import AbstainedError
 from guardrail.artifact import ALL_OTHERS, RouterArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTENTION
@@ -45,7 +44,6 @@ from tests.integrations.agents.agent_fakes import (
     artifact_of,
     balance,
     calls,
-    close,
     sending,
     transfer,
 )
@@ -779,28 +777,20 @@ class Setting(AgentMiddleware):
 
 def test_settings_of_the_request_reach_every_call_and_the_model_stays_as_it_is() -> None:
     model = fresh(SURE)
-    middleware = gate(model, calibrated_settings={"reasoning_effort": "low"})
-    setting = Setting(extra_headers={"x": "1"}, reasoning_effort="low", temperature=0.7)
+    setting = Setting(extra_headers={"x": "1"}, temperature=0.7)
     before = model.model_dump()
-    result = agent_of(model, [middleware, setting]).invoke({"messages": "pay bob"}, CONFIG)
+    result = agent_of(model, [gate(model), setting]).invoke({"messages": "pay bob"}, CONFIG)
     assert texts(result)[-1] == "Done."
-    assert all(
-        request["extra_headers"] == {"x": "1"} and request["reasoning_effort"] == "low" for request in model.seen
-    )
+    assert all(request["extra_headers"] == {"x": "1"} for request in model.seen)
     assert [request["temperature"] for request in model.seen].count(0.0) == 2  # the primary answer of each of two steps
     assert model.model_dump() == before
 
 
-def test_settings_that_would_change_how_answers_are_drawn_are_refused() -> None:
-    for setting in ({"temperature": 0.1}, {"reasoning_effort": "high"}):
-        model = fresh(SURE)
-        with pytest.raises(ArtifactMismatchError, match=next(iter(setting))):
-            agent_of(model, [gate(model), Setting(**setting)]).invoke({"messages": "pay bob"}, CONFIG)
+@pytest.mark.parametrize("setting", [{"temperature": 0.1}, {"reasoning_effort": "high"}])
+def test_settings_that_would_change_how_answers_are_drawn_are_refused(setting: dict[str, Any]) -> None:
     model = fresh(SURE)
-    with pytest.raises(ArtifactMismatchError, match="reasoning_effort"):
-        agent_of(model, gate(model, calibrated_settings={"reasoning_effort": "low"})).invoke(
-            {"messages": "pay bob"}, CONFIG
-        )
+    with pytest.raises(ArtifactMismatchError, match=next(iter(setting))):
+        agent_of(model, [gate(model), Setting(**setting)]).invoke({"messages": "pay bob"}, CONFIG)
 
 
 # -- what streams show ---------------------------------------------------------------------------------------------
@@ -958,29 +948,3 @@ async def test_a_held_step_is_an_error_in_no_trace_and_shows_nothing(is_async: b
     assert (span.name, span.status.status_code.name) == ("guardrail.decide", "UNSET")
     assert span.attributes is not None
     assert span.attributes["guardrail.outcome"] == "abstained"
-
-
-def test_a_middleware_that_is_made_for_each_request_draws_a_held_call_once() -> None:
-    """Drawn anew, the call would be held until a draw happens to accept it, and then run."""
-
-    class Wavering(AgentChat):
-        """Unsure at first, and sure when it is asked again."""
-
-        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-            self.steps = (UNSURE if len(self._seen) < 5 else SURE).steps
-            return super()._generate(messages, stop, run_manager, **kwargs)
-
-    ran: list[int] = []
-
-    @tool
-    def transfer(to: str, amount: int) -> str:
-        """Send money."""
-        ran.append(amount)
-        return "sent"
-
-    model = Wavering()
-    for thread in range(2):
-        agent = agent_of(model, gate(model, on_abstain="raise"), [balance, transfer, close])
-        with pytest.raises(AbstainedError):
-            agent.invoke({"messages": "pay bob"}, {"configurable": {"thread_id": str(thread)}})
-    assert (ran, model.made) == ([], 5)
