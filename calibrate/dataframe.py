@@ -29,7 +29,7 @@ from .data.formats.field_map import ColumnMap, ImportSettings, ScoreColumn, Scor
 from .data.formats.names import column_names
 from .data.formats.read import import_rows, with_recognised
 from .data.records import RecordFile, read_records, write_records
-from .data.row import RawRow
+from .data.row import RawRow, is_nan
 from .data.split import Groups, Repeats, split
 from .data.table import RecordTable, table_of
 from .evaluation.audit import audit, prepared
@@ -40,7 +40,7 @@ from .evaluation.label_checks import refuse_broken
 from .evaluation.promise_test import Audit
 from .evaluation.results import Evaluation, EvaluationGrid
 from .items.answers import label_items, labels_by_hand, labels_of_file, measure_records, spec_of_answers
-from .items.documents import import_document_rows
+from .items.documents import import_documents
 from .judging import keys_of_score, require_same, without_choice
 from .ledger import Ledger, counted
 from .pipeline import fit_artifact, part_header, refuse_few
@@ -584,7 +584,7 @@ def _imported(
     with _arguments_named():
         if not columns.scores and not computable and (found := with_recognised(numbered, settings)) is not None:
             settings, said = found[0], [found[1]]
-        imported = (import_document_rows if items else import_rows)(numbered, settings, name="frame")
+        imported = (import_documents if items else import_rows)(numbered, settings, name="frame")
     file = imported.file
     if model is not None:
         identity = model if isinstance(model, ModelIdentity) else identify(model)
@@ -638,5 +638,6 @@ def _plain(value: Any, missing: float | None = None, *, inside: float | None = N
         return {str(name): _plain(item, inside, inside=inside) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, inside, inside=inside) for item in value]
-    is_nan = isinstance(value, float) and math.isnan(value)
-    return missing if is_nan or type(value).__name__ in ("NAType", "NaTType") else value
+    if isinstance(value, str) and value.encode("utf-8", "replace").decode() != value:
+        raise UsageError(f"a text has half of a character: {value[:80]!r}. Write it whole, or remove it.")
+    return missing if is_nan(value) or type(value).__name__ in ("NAType", "NaTType") else value

@@ -14,7 +14,7 @@ import re
 import tokenize
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from guardrail.errors import RecordError, UsageError, require
@@ -31,16 +31,22 @@ class RawRow:
         textual: Whether every value is a text (of a table), so that lists and numbers have to be parsed; None for a
             cell that says that it has no value.
         decimal_comma: Whether numbers are written with a decimal comma: "0,9".
+        columns: Columns by field, where values are by field (`ColumnMap.fields`): errors name the column.
     """
 
     where: str
     values: Mapping[str, Any]
     textual: bool = False
     decimal_comma: bool = False
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def column(self, field: str) -> str:
+        """The column that holds a field."""
+        return self.columns.get(field, field)
 
     def fail(self, field: str, got: object, rule: str) -> RecordError:
         """The error for a bad field: where, what was found, and the rule with the way out."""
-        return RecordError(f"{self.where}: field {field!r}: got {short(got)}; {rule}")
+        return RecordError(f"{self.where}: field {self.column(field)!r}: got {short(got)}; {rule}")
 
     def name(self, column: str) -> str | None:
         """A short text or whole number; None when it is absent.
@@ -64,7 +70,8 @@ class RawRow:
             return str(value).strip()
         way_out = "Correct the row, map another column, or pass --skip-bad 0.1."
         if isinstance(value, dict) and value:
-            way_out = f"Name the path to it: {' or '.join(f'{column}.{name}' for name in list(value)[:4])}."
+            paths = [f"{self.column(column)}.{name}" for name in list(value)[:4]]
+            way_out = f"Name the path to it: {' or '.join(paths)}."
         raise self.fail(column, value, f"it must be a text. {way_out}")
 
     def listed(self, column: str) -> list[Any]:
@@ -147,9 +154,14 @@ _PATH = re.compile(r"[.\[|&(]")
 """What a name of a column seldom has, and every path into one does."""
 
 
+def is_nan(value: object) -> bool:
+    """Whether a value is the number NaN, which stands for none in data frames."""
+    return isinstance(value, float) and math.isnan(value)
+
+
 def is_missing(value: object) -> bool:
-    """Whether a value, or an item of a list, stands for none: null, and NaN as in data frames."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    """Whether a value, or an item of a list, stands for none: null, or NaN."""
+    return value is None or is_nan(value)
 
 
 def is_plain(value: object) -> bool:
@@ -179,11 +191,27 @@ def search(path: str, document: Any, flag: str) -> Any:
         ) from error
 
 
+def read_json(text: str) -> Any:
+    """The value that a text writes as JSON.
+
+    Raises:
+        ValueError: It is not JSON. A `UnicodeEncodeError` where a text in it has half of a surrogate pair, which could
+            not be written again.
+    """
+    return _whole(text, json.loads(text))
+
+
+def _whole(text: str, value: Any) -> Any:
+    if "\\ud" in text.lower():
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    return value
+
+
 def parsed(value: Any) -> Any:
     """A cell as JSON if it is an object or a list."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         with suppress(ValueError):
-            return json.loads(value)
+            return read_json(value)
     return value
 
 
@@ -196,9 +224,9 @@ def read_list(text: str) -> list[Any] | None:
 def _literal(text: str) -> Any:
     """The value that a text writes, as JSON or as Python's repr or NumPy's str does; None if it is none."""
     with suppress(ValueError, RecursionError):
-        return json.loads(text)
+        return read_json(text)
     with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError, tokenize.TokenError):
-        return ast.literal_eval(_with_commas(text))
+        return _whole(text, ast.literal_eval(_with_commas(text)))
     return None
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from guardrail.errors import RecordError, UsageError, require
 
-from .row import RawRow, search, short
+from .row import RawRow, read_json, search, short
 
 KINDS = ("csv", "json", "jsonl", "parquet")
 """Kinds of files with one row a question; csv stands for every table in a text file."""
@@ -101,24 +101,26 @@ def read_rows(path: Path, kind: str | None = None) -> Iterator[RawRow]:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def _document(path: Path, hint: str) -> Any:
-    """The value in a JSON file.
-
-    Args:
-        path: The file.
-        hint: What to do about a file that is not JSON.
+def _json(content: bytes, path: Path, line: int | None = None) -> Any:
+    """The value that a file holds, or a line of it.
 
     Raises:
-        RecordError: It is not UTF-8, or not JSON; the line is named.
+        RecordError: It is not UTF-8, not JSON, or has half of a character; the place is named.
     """
+    where = f"{path}:{line or 1}"
+    way_out = "The file is truncated, or not a JSON document." if line is None else "Each line must be one JSON object."
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return read_json(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise RecordError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
+        raise RecordError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise RecordError(f"{where}: a text has half of a character, {half}. Write it whole, or remove it.") from error
     except json.JSONDecodeError as error:
-        raise RecordError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. {hint}") from error
+        problem = f"{error.msg} at column {error.colno}, near {short(error.doc.splitlines()[error.lineno - 1 :][:1])}"
+        raise RecordError(f"{path}:{line or error.lineno}: not JSON: {problem}. {way_out}") from error
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits, thousands of brackets
-        raise RecordError(f"{path}: cannot be read as JSON ({error}). {hint}") from error
+        raise RecordError(f"{where}: cannot be read as JSON ({error}). {way_out}") from error
 
 
 def _has_lines(path: Path) -> bool:
@@ -132,29 +134,24 @@ def _jsonl(path: Path) -> Iterator[Found]:
     """The rows of the lines of a file; an empty line has none."""
     with path.open("rb") as lines:
         for number, raw in enumerate(lines, start=1):
-            where = f"{path}:{number}"
-            try:
-                text = raw.decode("utf-8-sig").strip()
-                values = json.loads(text) if text else None
-            except UnicodeDecodeError as error:
-                yield RecordError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.")
-                continue
-            except json.JSONDecodeError as error:
-                problem = f"{error.msg} at column {error.colno}, near {short(text)}"
-                yield RecordError(f"{where}: not JSON: {problem}. Each line must be one complete JSON object.")
-                continue
-            except (ValueError, RecursionError) as error:  # as in `_document`
-                yield RecordError(f"{where}: cannot be read as JSON ({error}). Correct the line.")
-                continue
-            if isinstance(values, dict):
-                yield RawRow(where, values)
-            elif text:
-                yield RecordError(f"{where}: got {short(values)}; each line must be one JSON object, {{...}}")
+            content = raw.removeprefix(codecs.BOM_UTF8).strip()
+            if content:
+                try:
+                    yield _object(_json(content, path, number), f"{path}:{number}")
+                except RecordError as error:
+                    yield error
+
+
+def _object(value: Any, where: str) -> Found:
+    """The row of a JSON object."""
+    if isinstance(value, dict):
+        return RawRow(where, value)
+    return RecordError(f"{where}: got {short(value)}; each row must be one JSON object, {{...}}")
 
 
 def _json_rows(path: Path, where: str | None) -> Iterator[Found]:
     """Rows of a JSON document: its objects, those at a path in it or under "data", or a table of columns and data."""
-    found = _document(path, "The file is truncated, or not a JSON document.")
+    found = _json(path.read_bytes(), path)
     if where is not None and isinstance(found, dict):
         found = search(where, found, "--rows")
     if isinstance(found, dict) and isinstance(found.get("columns"), list) and isinstance(found.get("data"), list):
@@ -171,12 +168,8 @@ def _json_rows(path: Path, where: str | None) -> Iterator[Found]:
             else 'From pandas: df.to_json(path, orient="records").'
         )
         raise RecordError(f"{path}: {name} must be a list of objects, [{{...}}, ...], not {short(found)}. {way_out}")
-    for i, values in enumerate(found):
-        at = f"{path}[{i}]" if where is None else f"{path}:{where}[{i}]"
-        if isinstance(values, dict):
-            yield RawRow(at, values)
-        else:
-            yield RecordError(f"{at}: got {short(values)}; each element must be one object, {{...}}")
+    for i, value in enumerate(found):
+        yield _object(value, f"{path}[{i}]" if where is None else f"{path}:{where}[{i}]")
 
 
 def _lists(document: Mapping[str, Any], above: str = "", depth: int = 2) -> Iterator[str]:
@@ -355,7 +348,7 @@ def _folder(path: Path) -> Iterator[RawRow]:
 
 def _saved(path: Path) -> Iterator[RawRow]:
     """Rows of the folder of a state file that `save_to_disk` wrote, in the order that it lists."""
-    state = _document(path, "Save the dataset again.")
+    state = _json(path.read_bytes(), path)
     if not isinstance(state, dict) or not state.get("_data_files"):
         raise UsageError(f"{path} lists no data file. Save the dataset again with `save_to_disk`.")
     if state.get("_indices_data_files") or state.get("_indices_files"):

@@ -4,46 +4,47 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from guardrail.errors import RecordError
 from guardrail.judges.json_value import read_json
 
 from ..data.formats.field_map import ColumnMap, ImportSettings
-from ..data.formats.read import Imported, import_rows
+from ..data.formats.read import Imported, import_file, import_rows
 from ..data.row import RawRow, is_missing, read_list
-from ..data.rows import Found, open_rows
+from ..data.rows import Found
 
-_PLAIN = ("id", "question", "group", "model")
-"""Fields that are read as everywhere."""
-_DOCUMENTS = ("references", "samples", "answer")
-"""Fields that hold documents."""
+_FIELDS = ("id", "question", "group", "model", "references", "samples", "answer")
+"""Fields that are read by a map; the last three hold documents."""
 
 
-def import_documents(path: Path, settings: ImportSettings) -> Imported:
-    """Read a file of JSON documents; see `import_document_rows`.
-
-    Raises:
-        UsageError: As `calibrate.data.formats.import_file`.
-    """
-    return import_document_rows(open_rows(path, settings.format).rows, settings, name=path.name)
-
-
-def import_document_rows(rows: Iterable[Found], settings: ImportSettings, *, name: str) -> Imported:
+def import_documents(source: Path | Iterable[Found], settings: ImportSettings, *, name: str = "") -> Imported:
     """Records of rows whose references, samples and answer are whole documents: objects, or their JSON as text.
 
     An empty sample is left out and counted; a sample that is not JSON stays what it is, and supports nothing.
 
+    Args:
+        source: A file, or rows.
+        settings: As `import_file`.
+        name: Name of the questions, of rows.
+
     Raises:
         RecordError: A reference that is not JSON, or NaN or an infinity in a document; file and row are named.
+        UsageError: As `import_file`.
     """
-    columns, empty = settings.columns, Counter[str]()
-    mapped = {name: columns.of(name)[:1] for name in (*_PLAIN, *_DOCUMENTS) if columns.mapped(name)}
-    whole = (_with_documents(row, columns, empty) for row in _sound(rows))
-    imported = import_rows(whole, replace(settings, columns=ColumnMap(mapped)), name=name)
+    empty = Counter[str]()
+    mapped = {name: columns for name, columns in settings.columns.columns.items() if name in _FIELDS}
+    settings = replace(settings, columns=ColumnMap(mapped))
+
+    def change(row: RawRow) -> RawRow:
+        return _with_documents(row, empty)
+
+    if isinstance(source, Path):
+        imported = import_file(source, settings, change=change)
+    else:
+        imported = import_rows(source, settings, name=name, change=change)
     if not empty:
         return imported
     note = (
@@ -53,36 +54,24 @@ def import_document_rows(rows: Iterable[Found], settings: ImportSettings, *, nam
     return replace(imported, notes=(note, *imported.notes))
 
 
-def _sound(rows: Iterable[Found]) -> Iterator[RawRow]:
-    for row in rows:
-        if isinstance(row, RecordError):
-            raise row
-        yield row
-
-
-def _with_documents(row: RawRow, columns: ColumnMap, empty: Counter[str]) -> RawRow:
-    """The row with documents as JSON texts, those of a field in its first column."""
-    row = row.with_paths(sorted(columns.named))
+def _with_documents(row: RawRow, empty: Counter[str]) -> RawRow:
+    """The row with documents as JSON texts."""
     values = dict(row.values)
-    for name in _DOCUMENTS:
-        cells = [row.values.get(column) for column in columns.of(name)]
-        if len(cells) == 1 and isinstance(cells[0], list) and name != "answer":
-            cells = cells[0]
-        elif len(cells) == 1 and isinstance(cells[0], str) and name == "samples" and cells[0].startswith("["):
-            cells = _list(row, columns.of(name)[0], cells[0])
-        documents = [_document(row, name, cell) for cell in cells if not is_missing(cell) and cell != ""]
+    for name in _FIELDS[-3:]:
+        cell = row.values.get(name)
+        if isinstance(cell, str) and name == "samples" and cell.startswith("["):
+            cell = read_list(cell)
+            if cell is None:
+                raise row.fail(name, values[name], "it is not a list of documents, as JSON or as Python writes it")
+        cells = cell if isinstance(cell, list) and name != "answer" else [cell]
+        documents = [_document(row, name, each) for each in cells if not is_missing(each) and each != ""]
         if name == "samples" and documents and len(documents) < len(cells):
             empty[row.where] = len(cells) - len(documents)
         if documents:
-            values[columns.column(name)] = documents[0] if name == "answer" else documents
-    return RawRow(row.where, values)
-
-
-def _list(row: RawRow, column: str, cell: str) -> list[Any]:
-    value = read_list(cell)
-    if value is None:
-        raise row.fail(column, cell, "it is not a list of documents, as JSON or as Python writes it")
-    return value
+            values[name] = documents[0] if name == "answer" else documents
+        elif name in values and all(map(is_missing, cells)):
+            values[name] = None
+    return replace(row, values=values, textual=False)
 
 
 def _document(row: RawRow, name: str, cell: Any) -> str:

@@ -339,7 +339,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"no settings file at {path}. Write one, or give flags; `calibrate run --help`.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:  # of thousands of brackets
         raise UsageError(f"{path} is not YAML: {error}") from error
     if not isinstance(settings, dict):
         kind = type(settings).__name__

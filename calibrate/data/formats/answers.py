@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from guardrail.sampling.replies.ends import is_refusal, stated
 from guardrail.types import LEAST_LOGPROB, Sample, ToolCall, is_logprob
 
 from ..row import RawRow, is_missing, is_plain, read_list
-from .field_map import ColumnMap
 
 _LOGPROBS = ("logprobs", "log_probs", "token_logprobs")
 _READ = frozenset(
@@ -69,41 +68,39 @@ class Drawn:
     unended: bool = False
 
 
-def read_samples(row: RawRow, columns: ColumnMap, cautions: Cautions) -> list[Drawn]:
-    """The samples of a row: a list in one column, or a column for each; null, a call that failed, has none.
+def read_samples(row: RawRow, columns: Sequence[str], cautions: Cautions) -> list[Drawn]:
+    """The samples of a row by field: a list in one column, or a column for each; null, a call that failed, has none.
 
     Raises:
         RecordError: They are missing or malformed.
     """
-    names = columns.of("samples")
-    if len(names) == 1 and names[0] in row.values and row.values[names[0]] is None:
+    written = row.values.get("samples", ...)
+    if written is None:
         return []
-    items = [row.text(name, empty=True) for name in names] if len(names) > 1 else row.listed(names[0])
-    written = row.values.get(names[0])
-    if len(names) == 1 and isinstance(written, str) and not row.textual:
+    items = [] if written is ... else row.listed("samples")
+    if isinstance(written, str) and not row.textual:
         items = read_list(written) or items  # as pandas reads its own lists back from CSV
     if not items:
-        raise row.fail(names[0], row.values.get(names[0]), "every row must have its samples, a list of texts")
-    empty = sum(is_missing(item) for item in items)
-    if empty:
-        cautions.counts["samples are null; they are empty answers, as at run time."] += empty
+        raise row.fail("samples", row.values.get("samples"), "every row must have its samples, a list of texts")
+    missing = [place for place, item in enumerate(items) if is_missing(item)]
+    if missing and len(columns) > 1:
+        raise row.fail(columns[missing[0]], None, "every row must have all of its samples")
+    if missing:
+        cautions.counts["samples are null; they are empty answers, as at run time."] += len(missing)
         items = ["" if is_missing(item) else item for item in items]
-    logprobs, tokens = (_for_each(row, columns, name, len(items)) for name in ("logprobs", "tokens"))
-    return [read_answer(row, names[0], cautions, *each) for each in zip(items, logprobs, tokens, strict=True)]
+    each = zip(items, _for_each(row, "logprobs", len(items)), _for_each(row, "tokens", len(items)), strict=True)
+    return [read_answer(row, "samples", cautions, *own) for own in each]
 
 
-def _for_each(row: RawRow, columns: ColumnMap, name: str, n: int) -> list[Any] | tuple[Any, ...]:
-    """A value for each sample, from one column with a list or from a column each; None for each where absent."""
-    names = columns.of(name)
-    values: Any = [row.values.get(column) for column in names]
-    if len(names) < 2:
-        values = values[0] if names else None
-        values = read_list(values) if isinstance(values, str) else values
-        if values is None and row.values.get(columns.column(name)) is None:
-            return [None] * n
+def _for_each(row: RawRow, name: str, n: int) -> Sequence[Any]:
+    """What a row has for each of its samples; None for each if it has nothing."""
+    values = row.values.get(name)
+    if values is None:
+        return [None] * n
+    values = read_list(values) if isinstance(values, str) else values
     if not isinstance(values, list | tuple) or len(values) != n:
         rule = f"it must have {name} for each of the {n} samples, a list of lists. Where it is something else, "
-        raise row.fail(names[0], row.values.get(names[0]), f"{rule}leave it out: --map {name}=-")
+        raise row.fail(name, row.values[name], f"{rule}leave it out: --map {name}=-")
     return values
 
 
@@ -121,7 +118,8 @@ def read_answer(
     if is_plain(item):
         item = {"text": item}
     elif not isinstance(item, dict):
-        raise row.fail(column, item, 'an answer must be a text, or an object with "text"')
+        way_out = f". Where only some rows have one, leave it out: --map {column}=-" if item is None else ""
+        raise row.fail(column, item, f'an answer must be a text, or an object with "text"{way_out}')
     cautions.unread.update(name for name, value in item.items() if name not in _READ and value is not None)
     if isinstance(item.get("message"), dict):  # a choice of a chat completion
         item = {**item["message"], **item}
@@ -131,7 +129,7 @@ def read_answer(
     if text is None and (calls or {"text", "content"} & item.keys()):
         text = ""
     if not is_plain(text):
-        names = " or ".join(f"{column}.{name}" for name in list(item)[:4])
+        names = " or ".join(f"{row.column(column)}.{name}" for name in list(item)[:4])
         raise row.fail(column, item, f'an answer must have a "text" (or "tool_calls"). Where is it? E.g. {names}')
     correct = item.get("correct")
     if correct is not None and not isinstance(correct, bool):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from guardrail.errors import RecordError
 from guardrail.judges import majority
 from guardrail.plain_json import has_visible
 from guardrail.sampling.replies.ends import is_cut
@@ -20,25 +21,16 @@ from ..questions import Question, content_id, reference_label
 from ..record import Record
 from ..row import RawRow, is_plain, parsed, read_list
 from .answers import Cautions, Drawn, loglikelihood, read_answer, read_samples, text_of, with_end
-from .field_map import ColumnMap, ImportSettings, ScoreColumn
+from .field_map import ImportSettings, ScoreColumn
 from .truth import Labels
-
-_FIXED = ("question", "answer", "samples", "options", "option_scores")
-"""Fields that every row must have if the first has them."""
-
-
-def fields_of(row: RawRow, columns: ColumnMap) -> frozenset[str]:
-    """The fields that every row of a file must have: those that were mapped, and those that its first row has."""
-    has = {name: any(column in row.values for column in columns.of(name)) for name in _FIXED}
-    return frozenset(name for name in _FIXED if columns.of(name) and (columns.mapped(name) or has[name]))
 
 
 class Builder:
-    """Makes records of rows.
+    """Makes records of rows by field (`ColumnMap.fields`).
 
     Args:
         settings: What the rows hold.
-        expected: Fields that every row must have; see `fields_of`.
+        fields: Fields that the file has (`ColumnMap.found`); a question, answers and options are then in every row.
 
     Attributes:
         labels: How labels are read, and what was found among them.
@@ -46,41 +38,41 @@ class Builder:
         numbered: Ids of rows that have neither id nor question.
     """
 
-    def __init__(self, settings: ImportSettings, expected: frozenset[str]) -> None:
-        self.columns, self.expected = settings.columns, expected
+    def __init__(self, settings: ImportSettings, fields: frozenset[str]) -> None:
+        self.fields = fields
         self.labels = Labels(settings.words, settings.cut, settings.other_labels)
         self.cautions = Cautions()
         self.numbered: set[str] = set()
         self._settings = settings
-        self._option_labels: tuple[str, ...] | None = None
+        columns = settings.columns.of("option_scores")
+        self._option_labels = columns if len(columns) > 1 else None
         self._n_rows = 0
 
     def build(self, row: RawRow) -> Record:
-        """The record of a row. NaN is a missing value, as in data frames.
+        """The record of a row.
 
         Raises:
-            RecordError: A field is missing or malformed; file, line and field are named.
+            RecordError: A field is missing or malformed; file, line and column are named.
         """
-        values = {name: value for name, value in row.values.items() if not _is_nan(value)}
-        row = replace(row, values=values)
         if row.textual:
-            self.cautions.missing.update(name for name in self.columns.read if name in values and values[name] is None)
+            self.cautions.missing.update(row.column(name) for name, value in row.values.items() if value is None)
         self._n_rows += 1
         question = self._question(row)
-        options = self._option_scores(row) if "option_scores" in self.expected else None
+        options = self._option_scores(row) if "option_scores" in self.fields else None
         if self._option_labels is not None and question.options is None:
             question = question.model_copy(update={"options": {label: label for label in self._option_labels}})
-        refuse_no_option(row, self.columns.column("references"), question)
-        samples = read_samples(row, self.columns, self.cautions) if "samples" in self.expected else []
+        refuse_no_option(row, question)
+        columns = self._settings.columns
+        samples = read_samples(row, columns.of("samples"), self.cautions) if "samples" in self.fields else []
         primary, rest = self._answer(row, samples, options)
         drawn, missing = None, None
-        if primary is not None or self.expected & {"answer", "samples", "option_scores"}:
+        if primary is not None or self.fields & {"answer", "samples", "option_scores"}:
             drawn = self._drawn(question, primary, rest, options)
             missing = self._held_back(drawn)
         return Record(
             **question.model_dump(),
             drawn=drawn,
-            scores={score.key: self._score(row, score, missing) for score in self.columns.scores},
+            scores={score.key: self._score(row, score, missing) for score in columns.scores},
             correct=self._correct(row, primary),
         )
 
@@ -88,96 +80,75 @@ class Builder:
     def planned(self) -> Literal["greedy", "sampled", "majority"]:
         """The primary answer that a guard draws, so that it gives out answers like those that were read."""
         # An answer in a column, and the first of the samples, stand for the greedy one; options have no samples.
-        own_column = self.expected & {"answer", "option_scores"} or "samples" not in self.expected
+        own_column = self.fields & {"answer", "option_scores"} or "samples" not in self.fields
         return "greedy" if own_column or self._settings.primary == "first" else self._settings.primary
 
     # -- The question --------------------------------------------------------------------------------------------------
 
     def _question(self, row: RawRow) -> Question:
         """The question of a row, with the conversation that it ends if that has more than one turn."""
-        name = row.name(self.columns.column("id"))
-        options = None
-        if "options" in self.expected:
-            column = self.columns.column("options")
-            options = {label: str(text) for label, text in (row.labelled(column) or {}).items()}
+        name, options = row.name("id"), None
+        if "options" in self.fields:
+            options = {label: str(text) for label, text in (row.labelled("options") or {}).items()}
             if not options:
-                raise row.fail(column, None, "every row must have its options, label to text")
-        messages, tools = None, self._tools(row)
-        if "question" in self.expected:
-            text, messages = self._asked(row, self.columns.column("question"))
+                raise row.fail("options", None, "every row must have its options, label to text")
+        messages, tools = None, _tools(row)
+        if "question" in self.fields:
+            text, messages = self._asked(row)
         else:
             name = name or self._number(row)
             text = f"(question {name})"
         return Question(
             id=name or content_id(text, options, tools=tools, messages=messages),
             question=text,
-            references=read_references(row, self.columns.column("references"), self.cautions.counts),
+            references=read_references(row, self.cautions.counts),
             options=options,
-            group=row.name(self.columns.column("group")),
+            group=row.name("group"),
             tools=tools,
             messages=messages,
         )
 
     def _number(self, row: RawRow) -> str:
         """An id for a row without question and id: graded scores without any text can be certified."""
-        if self.expected & {"answer", "samples"}:
-            columns = ", ".join(map(str, row.values))
-            rule = f"answers need a question or an id, and the columns are {columns}. Map one: --map question=COLUMN."
-            raise row.fail("question", None, rule)
+        if self.fields & {"answer", "samples"}:
+            raise row.fail("question", None, "answers need a question or an id. Map one: --map question=COLUMN")
         self.cautions.counts["rows have neither id nor question: the number of the row stands for both."] += 1
         name = f"row-{self._n_rows}"
         self.numbered.add(name)
         return name
 
-    def _asked(self, row: RawRow, column: str) -> tuple[str, tuple[dict[str, Any], ...] | None]:
+    def _asked(self, row: RawRow) -> tuple[str, tuple[dict[str, Any], ...] | None]:
         """The text of a question, and the conversation before and with it: a text, or messages in OpenAI's form."""
-        value = parsed(row.values.get(column))
-        if isinstance(value, dict) and isinstance(value.get("messages"), list):
-            value = value["messages"]
+        value = parsed(row.values.get("question"))
         if isinstance(value, dict):
-            row = RawRow(row.where, {column: value})  # a cell with JSON: the error names the fields in it
+            row = replace(row, values={"question": value})  # a cell with JSON: the error names the fields in it
+            value = value.get("messages")
         if not isinstance(value, list):
-            return row.text(column), None
+            return row.text("question"), None
         turns = [turn for turn in value if isinstance(turn, dict) and isinstance(turn.get("role"), str)]
         spoken = [turn for turn in turns if turn["role"] not in ("system", "developer")]
         if len(turns) < len(value) or not spoken or spoken[-1]["role"] != "user":
-            raise row.fail(column, value, "a list must be messages with role and content, the last one of the user")
+            raise row.fail("question", value, "a list must be messages with role and content, the last of the user")
         if len(spoken) < len(turns):
             self.cautions.counts["rows have a system message, which is not read; name it with --set system=TEXT."] += 1
-        text = RawRow(row.where, {column: text_of(spoken[-1].get("content"))}).text(column)
+        text = replace(row, values={"question": text_of(spoken[-1].get("content"))}).text("question")
         return text, tuple(spoken) if len(spoken) > 1 else None
-
-    def _tools(self, row: RawRow) -> tuple[dict[str, Any] | str, ...] | None:
-        column = self.columns.column("tools")
-        written = row.values.get(column)
-        tools = read_list(written) if isinstance(written, str) else written
-        if written is None:
-            return None
-        if not isinstance(tools, list) or not all(isinstance(tool, dict | str) for tool in tools):
-            raise row.fail(column, written, "it must be a list of the offered tools, objects or names")
-        return tuple(tools)
 
     # -- The answer ----------------------------------------------------------------------------------------------------
 
     def _option_scores(self, row: RawRow) -> OptionScores | None:
-        columns = self.columns.of("option_scores")
-        name = columns[0]
-        if len(columns) > 1:
-            values = {column: row.values.get(column) for column in columns}
-        else:
-            labelled = row.labelled(name, keep=self._option_labels or ())
-            if labelled is None:
-                raise row.fail(name, None, "every row must have a score for each option")
-            values = labelled
+        values = row.labelled("option_scores", keep=self._option_labels or ())
+        if values is None:
+            raise row.fail("option_scores", None, "every row must have a score for each option")
         self._option_labels = self._option_labels or tuple(values)
         if set(values) != set(self._option_labels):
             rule = f"the rows before have options {', '.join(self._option_labels)}; split the file"
-            raise row.fail(name, list(values), rule)
-        column = self.columns.column("option_scale")
-        scale = self._settings.option_scale or row.values.get(column)
+            raise row.fail("option_scores", list(values), rule)
+        scale = self._settings.option_scale or row.values.get("option_scale")
         if scale not in ("logit", "logprob", "probability"):
-            raise row.fail(column, scale, "say what option scores are: --option-scale logit, logprob or probability")
-        listed = [loglikelihood(row, name, values[label], scale) for label in self._option_labels]
+            way_out = "say what option scores are: --option-scale logit, logprob or probability"
+            raise row.fail("option_scale", scale, way_out)
+        listed = [loglikelihood(row, "option_scores", values[label], scale) for label in self._option_labels]
         measured = [value for value in listed if value is not None]
         if len(measured) < len(listed) or min(measured) - max(measured) < LEAST_LOGPROB:
             self.cautions.unmeasured("rows have scores of options")
@@ -188,15 +159,14 @@ class Builder:
         self, row: RawRow, samples: Sequence[Drawn], options: OptionScores | None
     ) -> tuple[Drawn | None, Sequence[Drawn]]:
         """The primary answer, and what remains as samples."""
-        if "answer" in self.expected:
-            column = self.columns.column("answer")
-            if column in row.values and row.values[column] is None:
+        if "answer" in self.fields:
+            value = row.values.get("answer", "" if row.textual else ...)
+            if value is None:
                 return None, samples  # marked as missing: the record stays and abstains
-            own = () if samples else [row.values.get(self.columns.column(name)) for name in ("logprobs", "tokens")]
-            value = row.values.get(column, "" if row.textual else None)
-            drawn = read_answer(row, column, self.cautions, value, *own)
-            end = self.columns.column("finish_reason")
-            return with_end(drawn, row.values[end]) if end in row.values else drawn, samples
+            own = () if samples else [row.values.get(name) for name in ("logprobs", "tokens")]
+            drawn = read_answer(row, "answer", self.cautions, None if value is ... else value, *own)
+            named = "finish_reason" in self.fields
+            return with_end(drawn, row.values.get("finish_reason")) if named else drawn, samples
         if options is not None:
             return Drawn(Sample(text=options.best)), samples
         if not samples:
@@ -212,7 +182,7 @@ class Builder:
     ) -> SampleSet:
         """The sample set of a row, read as a guard reads replies."""
         problem = Missing(Unmeasured.MODEL_FAILED, "the file has no answer here") if primary is None else None
-        if primary is None and "option_scores" in self.expected:
+        if primary is None and "option_scores" in self.fields:
             problem = Missing(Unmeasured.NO_OPTIONS, "the score of an option is a placeholder")
         # Of samples the most frequent is the answer, so each of them must be whole.
         given_out = rest if self.planned == "majority" else (primary,)
@@ -243,23 +213,17 @@ class Builder:
     # -- Its label and scores ------------------------------------------------------------------------------------------
 
     def _correct(self, row: RawRow, primary: Drawn | None) -> bool | None:
-        labels = [
-            self.labels.read(row, column, of_errors=name == "error")
-            for name in ("correct", "error")
-            for column in self.columns.of(name)
-            if column in row.values
-        ]
-        read = {label for label in labels if label is not None}
+        there = [name for name in ("correct", "error") if name in row.values]
+        read = {self.labels.read(row, name, of_errors=name == "error") for name in there} - {None}
         if len(read) > 1:
-            column = self.columns.column("error")
-            raise row.fail(column, row.values[column], "the row says both that it is correct and that it is not")
+            raise row.fail("error", row.values["error"], "the row says both that it is correct and that it is not")
         if read:
             return read.pop()
         return None if primary is None else primary.correct
 
     def _score(self, row: RawRow, score: ScoreColumn, missing: Missing | None) -> Uncertainty:
         """An imported score; unmeasured if the answer is not whole, or without a number."""
-        value, stored = row.values.get(score.column), None
+        value, stored = row.values.get(score.key), None
         if value is None or not str(value).strip():
             missing = missing or Missing(Unmeasured.NOT_RECORDED, f"the file has no value in column {score.column!r}")
         elif (stored := _stored(row, score, value)) is None:
@@ -271,37 +235,59 @@ class Builder:
         return Uncertainty(value=None, unit=score.spec.unit, estimator=score.key, reason=reason, detail=detail)
 
 
-def read_references(row: RawRow, column: str, repaired: Counter[str] | None = None) -> tuple[str, ...]:
+def _tools(row: RawRow) -> tuple[dict[str, Any] | str, ...] | None:
+    written = row.values.get("tools")
+    tools = read_list(written) if isinstance(written, str) else written
+    if written is None:
+        return None
+    if not isinstance(tools, list) or not all(isinstance(tool, dict | str) for tool in tools):
+        raise row.fail("tools", written, "it must be a list of the offered tools, objects or names")
+    return tuple(tools)
+
+
+def read_references(row: RawRow, repaired: Counter[str] | None = None) -> tuple[str, ...]:
     """The accepted answers of a row; () without any.
 
     Args:
         row: The row.
-        column: Its column with them.
         repaired: Counts, as sentences, what is read otherwise than it is written; None: that is refused.
 
     Raises:
         RecordError: They are no texts, or what would be repaired.
     """
-    written = row.values.get(column)
+    written = row.values.get("references")
     inner = read_list(written) if isinstance(written, str) and written.lstrip().startswith("[") else None
-    items = row.listed(column)
+    items = row.listed("references")
     if not row.textual and inner and all(isinstance(item, str) for item in inner):
         if repaired is None:
             as_list = json.dumps(inner, ensure_ascii=False)
             rule = f"this text reads as a list of answers. Write {as_list}; if it is one answer, [TEXT]"
-            raise row.fail(column, written, rule)
+            raise row.fail("references", written, rule)
         items = inner
         repaired['references are lists written as text (["a", "b"]) and were read as lists.'] += 1
     good = [item for item in items if item is not None and str(item).strip()]
     for item in good if good and repaired is not None else items:
         if not is_plain(item) or not str(item).strip():
-            raise row.fail(column, items, f"every accepted answer must be a non-empty text; {item!r} is not")
+            raise row.fail("references", items, f"every accepted answer must be a non-empty text; {item!r} is not")
     if repaired is not None and len(good) < len(items):
         repaired["rows have an empty accepted answer among others; it was left out."] += 1
     return tuple(str(item).strip() for item in good)
 
 
-def refuse_no_option(row: RawRow, column: str, question: Question) -> None:
+def repeated(row: RawRow, question: Question, first: str) -> RecordError:
+    """The error of a row whose id, or whose question where rows have no id, an earlier row has."""
+    if row.name("id") is not None:
+        way_out = "Correct the id, or leave one of the rows out (`import` chooses: --rows \"[?NAME == 'VALUE']\")."
+        return row.fail("id", question.id, f"this id is already at {first}. {way_out}")
+    return row.fail(
+        "question",
+        question.question,
+        f"this question is already at {first}, and a question is measured once. Remove one of the rows; if they "
+        "differ in another column, give each an id: --map id=COLUMN.",
+    )
+
+
+def refuse_no_option(row: RawRow, question: Question) -> None:
     """Refuse a question with options of which no reference names one.
 
     Raises:
@@ -309,25 +295,21 @@ def refuse_no_option(row: RawRow, column: str, question: Question) -> None:
     """
     if question.options and question.references and reference_label(question) is None:
         rule = f"one of them must be an option label ({', '.join(question.options)}) or the text of exactly one option"
-        raise row.fail(column, list(question.references), rule)
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)
+        raise row.fail("references", list(question.references), rule)
 
 
 def _stored(row: RawRow, score: ScoreColumn, value: object) -> float | None:
     """The uncertainty that a value is stored as; None for a placeholder: infinite, or lower than any score can be."""
     if score.holds != "confidence":
-        number = row.number(score.column, value)
+        number = row.number(score.key, value)
         return None if math.isinf(number) or number < LEAST_LOGPROB else number if score.holds == "score" else -number
     written = str(value).strip()
     percent = written.endswith("%")
-    number = row.number(score.column, written.removesuffix("%").strip() if percent else value) / (100 if percent else 1)
+    number = row.number(score.key, written.removesuffix("%").strip() if percent else value) / (100 if percent else 1)
     if not 0 <= number <= 1:
         named = score.name if score.name == score.column else f"{score.name}:{score.column}"
         raise row.fail(
-            score.column,
+            score.key,
             value,
             "a confidence must be in [0, 1], or have the sign %. Map the column that holds one; if this one holds "
             f"numbers that are higher for certain answers, --map {shlex.quote(f'certainty={named}')}",

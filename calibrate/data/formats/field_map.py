@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, cast, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast, get_args
 
 from guardrail.errors import UsageError, did_you_mean
 from guardrail.prompting import PromptWrapping
@@ -14,6 +14,7 @@ from guardrail.types import MAX_TOKENS, Unit
 from guardrail.uncertainty import EstimatorSpec
 
 from ...spec_syntax import assignment
+from ..row import RawRow, is_nan
 
 FIELDS = (
     *("id", "question", "references", "group"),
@@ -97,10 +98,6 @@ class ColumnMap:
         """Columns of a field: as mapped, else the column of the same name."""
         return self.columns.get(name, (name,))
 
-    def column(self, name: str) -> str:
-        """The first column of a field; "" if the map leaves the field out."""
-        return next(iter(self.of(name)), "")
-
     def mapped(self, name: str) -> bool:
         """Return whether a field was mapped, so that it must be there."""
         return name in self.columns
@@ -114,6 +111,29 @@ class ColumnMap:
     def read(self) -> set[str]:
         """Every column, or path, that is read where a row has it."""
         return {name for field in FIELDS for name in self.of(field)} | self.named
+
+    def fields(self, row: RawRow) -> RawRow:
+        """The row with its values by field, and by key of the scores; errors name the columns.
+
+        The values of several columns are a list, those of option scores an object. NaN is no value, as in data frames.
+        """
+        row = row.with_paths(sorted(self.named))
+        values: dict[str, Any] = {}
+        named = {**{name: self.of(name) for name in FIELDS}, **{score.key: (score.column,) for score in self.scores}}
+        for name, columns in named.items():
+            cells = {column: row.values.get(column) for column in columns if not is_nan(row.values.get(column))}
+            if not any(column in row.values for column in cells):
+                continue
+            if name == "option_scores" and len(columns) > 1:
+                values[name] = cells
+            else:
+                values[name] = [cells.get(column) for column in columns] if len(columns) > 1 else cells[columns[0]]
+        return replace(row, values=values, columns={name: ",".join(columns) for name, columns in named.items()})
+
+    def found(self, rows: Iterable[RawRow]) -> frozenset[str]:
+        """The fields that are mapped, or that some row has, of rows by field: all rows are read for them."""
+        there = {name for row in rows for name in row.values}
+        return frozenset(name for name in FIELDS if self.of(name) and (self.mapped(name) or name in there))
 
 
 @dataclass(frozen=True, slots=True)

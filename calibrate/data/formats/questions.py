@@ -18,8 +18,8 @@ from guardrail.errors import UsageError
 from ..questions import Question, content_id
 from ..row import RawRow, is_plain, parsed
 from ..rows import read_rows
-from .build import Builder, fields_of, read_references, refuse_no_option
-from .field_map import ColumnMap, ImportSettings
+from .build import Builder, read_references, refuse_no_option, repeated
+from .field_map import FIELDS, ColumnMap, ImportSettings
 
 
 def read_questions(
@@ -68,10 +68,7 @@ def read_questions(
     questions = []
     for row, question in found:
         if question.id in first_at:
-            repeats = "this id" if row.values.get("id") not in (None, "") else "this question (with these options)"
-            raise row.fail(
-                "id", question.id, f"{repeats} is already at {first_at[question.id]}. Remove one or give it an id."
-            )
+            raise repeated(row, question, first_at[question.id])
         first_at[question.id] = row.where
         questions.append(question)
     return questions
@@ -92,10 +89,10 @@ def _mapped(rows: Sequence[RawRow], columns: ColumnMap) -> Read:
     """Questions of rows by a map of their columns, or paths into nested ones."""
     plain = ("id", "question", "references", "options", "group")
     mapped = {name: columns.of(name) for name in plain if columns.mapped(name)}
-    only = ColumnMap({**mapped, "answer": (), "samples": (), "tools": ()})
-    whole = [row.with_paths(sorted(only.named)) for row in rows]
-    builder = Builder(ImportSettings(columns=only), fields_of(whole[0], only))
-    return ((row, builder.build(row).to_question()) for row in whole)
+    only = ColumnMap({**dict.fromkeys(set(FIELDS).difference(plain), ()), **mapped})
+    by_field = [only.fields(row) for row in rows]
+    builder = Builder(ImportSettings(columns=only), only.found(by_field))
+    return ((row, builder.build(row).to_question()) for row in by_field)
 
 
 # -- Our own form ------------------------------------------------------------------------------------------------------
@@ -115,7 +112,7 @@ def _own(row: RawRow, *, require_references: bool) -> Question:
         rule = f"it must be a non-empty text. If another column of {there} holds it: --map question=COLUMN"
         raise row.fail("question", text, rule)
     options = _options(row)
-    references = read_references(row, "references")
+    references = read_references(row)
     if not references and require_references:
         raise row.fail(
             "references", row.values.get("references"), "at least one accepted answer is needed to label the model's "
@@ -131,7 +128,7 @@ def _own(row: RawRow, *, require_references: bool) -> Question:
         group=row.name("group"),
         messages=messages,
     )
-    refuse_no_option(row, "references", question)
+    refuse_no_option(row, question)
     return question
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..record import Record, RecordHeader
 from ..records import LONGEST_HEADER, RecordFile
 from ..row import RawRow
 from ..rows import KINDS, Found, open_rows
-from .build import Builder, fields_of
+from .build import Builder, repeated
 from .exports import EXPORTS, export_like
 from .field_map import ColumnMap, ImportSettings, parse_map
 from .names import column_names, proposed, read_as, recognised
@@ -63,8 +63,19 @@ class Imported:
         return len(self.file.records) + len(self.bad)
 
 
-def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imported:
+Changed = Callable[[RawRow], RawRow]
+"""Changes the values of a row by field."""
+
+
+def import_file(
+    path: str | Path, settings: ImportSettings | None = None, *, change: Changed = lambda row: row
+) -> Imported:
     """Read generations, scores and labels from another tool.
+
+    Args:
+        path: The file.
+        settings: What it holds.
+        change: Applied to every row by field before it becomes a record.
 
     Raises:
         RecordError: A malformed row (without ``skip_bad``); file, line and field are named.
@@ -74,7 +85,7 @@ def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imp
     path, settings = Path(path), settings or ImportSettings()
     kind, settings = _resolved(path, settings)
     source = open_rows(path, kind, settings.rows)
-    imported = import_rows(source.rows, settings, name=path)
+    imported = import_rows(source.rows, settings, name=path, change=change)
     return replace(imported, notes=(*source.notes, *imported.notes))
 
 
@@ -96,7 +107,11 @@ def _resolved(path: Path, settings: ImportSettings) -> tuple[str | None, ImportS
 
 
 def import_rows(
-    rows: Iterable[Found], settings: ImportSettings | None = None, *, name: str | Path = "rows"
+    rows: Iterable[Found],
+    settings: ImportSettings | None = None,
+    *,
+    name: str | Path = "rows",
+    change: Changed = lambda row: row,
 ) -> Imported:
     """As `import_file`, of rows in memory, or of a file that is open already: values are as in JSON.
 
@@ -104,6 +119,7 @@ def import_rows(
         rows: The rows, which say in errors where they are, and the errors of those that cannot be read.
         settings: What the rows hold.
         name: Name of the questions, for messages, too.
+        change: As `import_file`.
 
     Raises:
         RecordError: A malformed row (without ``skip_bad``).
@@ -111,22 +127,22 @@ def import_rows(
     """
     path, settings = Path(name), settings or ImportSettings()
     columns, found, is_export = settings.columns, list(rows), settings.format in EXPORTS
-    whole = [row.with_paths(sorted(columns.named)) if isinstance(row, RawRow) else row for row in found]
-    good = [row for row in whole if isinstance(row, RawRow)]
+    good = [row for row in found if isinstance(row, RawRow)]
+    whole = [row.with_paths(sorted(columns.named)) for row in good]
+    names = column_names(good)
     # A path that leads nowhere in every row is as wrong as a column that no row has.
-    seen = {name for row in found if isinstance(row, RawRow) for name in row.values}
-    seen |= {name for row in good for name in columns.named if row.values.get(name) is not None}
+    seen = {*names, *(name for row in whole for name in columns.named if row.values.get(name) is not None)}
+    mapped = [columns.fields(row) for row in whole]
+    builder = Builder(settings, columns.found(mapped))
     if good:
-        _refuse_empty(good[0], columns)
+        _refuse_empty(good[0], builder.fields, columns, names)
         if not is_export:  # an export may lack what nobody labelled, or what an older version wrote
             _refuse_unseen(path, columns, seen)
-    builder = Builder(settings, fields_of(good[0], columns) if good else frozenset())
-    records, bad, models = _records(whole, builder, settings)
+    records, bad, models = _records(found, mapped, change, builder, settings)
     model = _model_of(path, models, settings.system)
     if not records:
         raise _nothing_read(path, bad)
-    there = (name for field in ("correct", "error") for name in columns.of(field) if name in seen)
-    builder.labels.finish(next(there, "correct"))
+    builder.labels.finish(next((columns.of(name)[0] for name in ("correct", "error") if name in builder.fields), ""))
     _refuse_unanswered(path, records)
     records = _by_content(records, builder.numbered)
     header = _header(path, settings, model, _plan(settings, records, builder.planned, seen), records)
@@ -154,9 +170,16 @@ def write_bad(path: Path, bad: Sequence[Bad]) -> None:
 
 
 def _records(
-    rows: Iterable[Found], builder: Builder, settings: ImportSettings
+    found: Sequence[Found], mapped: Iterable[RawRow], change: Changed, builder: Builder, settings: ImportSettings
 ) -> tuple[list[Record], list[Bad], Counter[str]]:
     """The records of rows, the malformed rows, and how many rows each model has; rows of one model alone are read.
+
+    Args:
+        found: The rows as they are in the file, and errors.
+        mapped: The rows among them by field.
+        change: As `import_file`.
+        builder: Makes the records.
+        settings: What the rows hold.
 
     Raises:
         RecordError: The first malformed row, unless they are counted.
@@ -164,36 +187,30 @@ def _records(
     records, bad = list[Record](), list[Bad]()
     models = Counter[str]()
     first_at: dict[str, str] = {}
-    for row in rows:
+    by_field = iter(mapped)
+    for raw in found:
         try:
-            if isinstance(row, RecordError):
-                raise row
-            name = _named_model(row, settings.columns)
-            models.update([] if name is None else [name])
-            if name is not None and name != (settings.system or next(iter(models))):
-                continue
-            record = builder.build(row)
+            if isinstance(raw, RecordError):
+                raise raw
+            row = next(by_field)
+            if "model" in builder.fields:
+                name = row.name("model")
+                if name is None:
+                    raise row.fail("model", None, "every row must name its model")
+                models[name] += 1
+                if name != (settings.system or next(iter(models))):
+                    continue
+            record = builder.build(change(row))
             if record.id in first_at:
-                raise _repeated(row, settings.columns, record, first_at[record.id])
+                raise repeated(row, record, first_at[record.id])
         except RecordError as error:
             if not settings.skip_bad:
                 raise
-            bad.append(Bad(str(error), None if isinstance(row, RecordError) else dict(row.values)))
+            bad.append(Bad(str(error), None if isinstance(raw, RecordError) else dict(raw.values)))
         else:
             first_at[record.id] = row.where
             records.append(record)
     return records, bad, models
-
-
-def _named_model(row: RawRow, columns: ColumnMap) -> str | None:
-    """The model that a row names; None if the file has no column of models."""
-    column = columns.column("model")
-    if column not in row.values and not (columns.mapped("model") and column):
-        return None
-    name = row.name(column)
-    if name is None:
-        raise row.fail(column, None, "every row must name its model")
-    return name
 
 
 def _model_of(path: Path, models: Counter[str], system: str | None) -> str | None:
@@ -217,32 +234,17 @@ def _model_of(path: Path, models: Counter[str], system: str | None) -> str | Non
     return system or next(iter(models), None)
 
 
-def _repeated(row: RawRow, columns: ColumnMap, record: Record, first: str) -> RecordError:
-    """The error of a row whose id, or whose question where rows have no id, an earlier row has."""
-    column = columns.column("id")
-    if row.name(column) is not None:
-        rule = f"this id is already at {first}. Choose rows by another column, --rows \"[?NAME == 'VALUE']\", or "
-        return row.fail(column, record.id, f"{rule}correct the id.")
-    return row.fail(
-        columns.column("question") or "question",
-        record.question,
-        f"this question is already at {first}, and a question is measured once. Remove one of the rows; if they "
-        "differ in another column, give each an id: --map id=COLUMN.",
-    )
-
-
-def _refuse_empty(first: RawRow, columns: ColumnMap) -> None:
+def _refuse_empty(first: RawRow, fields: Collection[str], columns: ColumnMap, names: Collection[str]) -> None:
     """Refuse rows with neither answers nor scores.
 
     Raises:
         UsageError: With the options that fit the columns by their names.
     """
-    if fields_of(first, columns) & {"answer", "samples", "option_scores"} or columns.scores:
+    if not {"answer", "samples", "option_scores"}.isdisjoint(fields) or columns.scores:
         return
     name = export_like(first.values)
     if name is not None:
         raise UsageError(f"{first.where}: the fields are those of {name}. Read it so: --format {name}")
-    names = [str(name) for name in first.values]
     options = proposed(names, columns) or "--map samples=COLUMN"
     raise UsageError(
         f"{first.where}: there is neither an answer, samples, option scores nor a score among the columns "

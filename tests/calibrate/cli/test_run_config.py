@@ -94,6 +94,7 @@ def test_every_setting_is_a_flag_or_has_a_line_in_the_docs() -> None:
         ("questions: q\nmodel: m\ntest_fraction: 1.5\n", "test_fraction: got 1.5"),
         ("- a\n- b\n", "must hold settings"),
         ("a: [", "is not YAML"),
+        ("a: " + "[" * 3000, "is not YAML"),
     ],
 )
 def test_bad_settings(tmp_path: Path, text: str, fragment: str) -> None:

@@ -353,7 +353,7 @@ def test_a_json_array_is_read_like_json_lines(tmp_path: Path) -> None:
     path.write_text(json.dumps(rows, indent=1))
     assert import_file(path).file.records == import_file(jsonl(tmp_path / "rows.jsonl", rows)).file.records
     path.write_text(json.dumps([rows[0], 7, rows[1]]))
-    with pytest.raises(RecordError, match=r"rows\.json\[1\]: got 7; each element must be one object"):
+    with pytest.raises(RecordError, match=r"rows\.json\[1\]: got 7; each row must be one JSON object"):
         import_file(path)
     assert len(import_file(path, ImportSettings(skip_bad=True)).file.records) == 2
     path.write_text(json.dumps({"id": {"0": "a"}, "answer": {"0": "x"}}))  # df.to_json(path)
@@ -404,11 +404,12 @@ def test_cells_that_are_no_list_are_named(tmp_path: Path, cell: str) -> None:
             b'{"columns": ["question", ["samples"]], "data": [["q", ["a", "b"]]]}',
             "neither an answer, samples",
         ),
-        ("b.json", b'{"columns": ["question"], "data": [1]}', "each element must be one object"),
+        ("b.json", b'{"columns": ["question"], "data": [1]}', "each row must be one JSON object"),
         ("c.csv", b"sep=ab\nquestion,samples\nq,a|b\n", "must name one sign"),
         ("d.csv", b"\xff\xfea", "not UTF-16"),
         ("e.jsonl", b'{"question": "q", "u": ' + b"9" * 5000 + b"}\n", "cannot be read as JSON"),
         ("f.json", b"[" * 200_000 + b"]" * 200_000, "cannot be read as JSON"),
+        ("g.jsonl", b'{"question": "q", "answer": "x\\ud83d"}\n', r"g\.jsonl:1: a text has half of a character"),
     ],
 )
 def test_malformed_files_are_refused_and_end_in_no_traceback(
@@ -595,6 +596,20 @@ def test_a_score_lower_than_any_can_be_is_a_placeholder(tmp_path: Path) -> None:
         imported = import_file(path, ImportSettings(columns=parse_map([f"{kind}=u:u"])))
         assert [record.scores["imported:u"].value for record in imported.file.records] == stored
         assert any(note.startswith("1 scores have values that were not measured") for note in imported.notes)
+
+
+def test_a_field_that_only_later_rows_have_is_read_or_named(tmp_path: Path) -> None:
+    """Read by the first row alone, answers and ends of all later rows would be dropped without a word."""
+    rows = [{"question": "a?", "samples": ["x", "y"]}, {"question": "b?", "samples": ["x", "y"], "answer": "z"}]
+    path = jsonl(tmp_path / "late.jsonl", rows)
+    with pytest.raises(RecordError, match=r"late\.jsonl:1: field 'answer': got nothing.*leave it out: --map answer=-"):
+        import_file(path)
+    left_out = import_file(path, ImportSettings(columns=parse_map(["answer=-"]))).file.records
+    assert [record.answer for record in left_out] == ["x", "x"]
+    path = tmp_path / "late.csv"
+    path.write_text("question,answer,finish_reason\na?,x,\nb?,y,stop\n")
+    problems = [record.drawn and record.drawn.problem for record in import_file(path).file.records]
+    assert problems == [Unmeasured.UNREADABLE, None]  # an empty cell is an unknown end
 
 
 @pytest.mark.parametrize(

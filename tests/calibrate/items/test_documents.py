@@ -39,6 +39,18 @@ def test_a_reference_that_is_not_json_is_named(tmp_path: Path) -> None:
     assert "a reference must be a JSON document" in result.output
 
 
+def test_malformed_rows_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    good = [{"question": f"q{i}", "references": "{}", "samples": ["{}", "{}"]} for i in range(3)]
+    bad = ["{torn", json.dumps({"question": "q9", "references": "{", "samples": ["{}"]})]
+    path, out = tmp_path / "cards.jsonl", tmp_path / "r.jsonl"
+    path.write_text("\n".join([*map(json.dumps, good), *bad]))
+    assert "3 of 5 rows are records now" in printed(
+        called("import", path, "--items", "--skip-bad", "0.4", "--out", out)
+    )
+    skipped = (tmp_path / "r.skipped.jsonl").read_text().splitlines()
+    assert [json.loads(line)["problem"].split(": ")[0] for line in skipped] == [f"{path}:4", f"{path}:5"]
+
+
 @pytest.mark.parametrize("column", ["references", "answer", "samples"])
 def test_a_value_that_json_cannot_hold_is_named(column: str) -> None:
     value = {"a": date(2024, 1, 2)}
