@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         read_steps,
         split_by_action,
         steps_of,
-        write_steps,
     )
     from .correctness import label_records, make_rule
     from .data.collect import collect_records
@@ -84,11 +83,10 @@ __all__ = [
     "steps_of",
     "write_records",
     "write_report",
-    "write_steps",
 ]
 
 _MODULES = {
-    "agent_steps": "fit_action read_steps split_by_action steps_of write_steps",
+    "agent_steps": "fit_action read_steps split_by_action steps_of",
     "correctness": "label_records make_rule",
     "data.collect": "collect_records",
     "data.formats.field_map": "ImportSettings ScoreColumn",

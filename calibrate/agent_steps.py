@@ -34,8 +34,7 @@ from langchain_core.messages import (
 )
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import RecordError, UsageError
-from guardrail.files import atomic_write, check_version
+from guardrail.errors import UsageError
 from guardrail.judges import canonical_calls
 from guardrail.judges.tool_call import read_calls
 from guardrail.plain_json import canonical_json, sha256_hex
@@ -54,7 +53,7 @@ from .pipeline import fit_artifact, part_header
 from .scoring.compute import score_records
 from .scoring.names import estimator_key
 
-__all__ = ["ANSWER", "fit_action", "read_steps", "split_by_action", "step_of", "steps_of", "write_steps"]
+__all__ = ["ANSWER", "fit_action", "read_steps", "split_by_action", "step_of", "steps_of"]
 
 ANSWER = "answer"
 """Name of the part in which the agent answers instead of calling a tool."""
@@ -123,14 +122,6 @@ def read_steps(path: str | Path) -> list[Question]:
     if not step_by_id:
         raise UsageError(f"{path} holds no step.")
     return list(step_by_id.values())
-
-
-def write_steps(path: str | Path, steps: Iterable[Question]) -> None:
-    """Write a step file."""
-    fields = ("id", "messages", "references", "group")
-    rows = ({name: getattr(step, name) for name in fields if getattr(step, name) is not None} for step in steps)
-    lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows)
-    atomic_write(Path(path), (f"{line}\n".encode() for line in lines), private=True)
 
 
 def split_by_action(
@@ -207,9 +198,6 @@ def fit_action(
 
 
 def _step(row: RawRow) -> Question:
-    check_version(
-        row.values.get("format", 1), 1, row.where, "write messages, references and group only", error=RecordError
-    )
     written = row.values.get("messages")
     try:
         messages = convert_to_messages(written or [])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from langchain_core.messages import AIMessage, HumanMessage
 
-from calibrate.agent_steps import fit_action, split_by_action, steps_of, write_steps
+from calibrate.agent_steps import fit_action, split_by_action, steps_of
 from calibrate.correctness import ToolCalls
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
@@ -69,7 +69,6 @@ def calibrate(folder: Path) -> CalibrationArtifact:
         return CalibrationArtifact.load(path)
     folder.mkdir(parents=True, exist_ok=True)
     steps = recorded(REQUESTS)
-    write_steps(folder / "recorded.jsonl", steps)
     estimator = make_estimator("primary_disagreement", judge=ToolCallJudge(arguments=COMPARED))
     plan = plan_for([estimator], n=10, bindings=bindings_for(tools_of(Bank(folder / "bank.db"))))
     collect_records(steps, Teller(), plan, folder / "recorded-answers.jsonl", prompt=PromptWrapping(system=SYSTEM))

@@ -10,7 +10,7 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from calibrate import collect_records, make_rule, read_records
-from calibrate.agent_steps import fit_action, read_steps, split_by_action, steps_of, write_steps
+from calibrate.agent_steps import fit_action, read_steps, split_by_action, steps_of
 from calibrate.correctness import ToolCalls, label_records
 from calibrate.data.questions import Question
 from calibrate.data.records import Record
@@ -52,7 +52,7 @@ CONVERSATION: list[BaseMessage] = [
 ]
 
 
-def test_a_conversation_becomes_one_step_for_each_decision(tmp_path: Path) -> None:
+def test_a_conversation_becomes_one_step_for_each_decision() -> None:
     steps = steps_of(CONVERSATION, group="c")
     assert [step.references for step in steps] == [
         ('[{"arguments":{},"name":"balance"}]',),
@@ -73,8 +73,6 @@ def test_a_conversation_becomes_one_step_for_each_decision(tmp_path: Path) -> No
         "ai: 100",
         "human: send bob 5",
     ]
-    write_steps(tmp_path / "steps.jsonl", steps)
-    assert read_steps(tmp_path / "steps.jsonl") == steps
 
 
 @pytest.mark.parametrize(("amount", "correct"), [(5, False), (6, None)])

@@ -18,7 +18,6 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.estimators.page import Page
-from calibrate.agent_steps import read_steps, write_steps
 from calibrate.data.labels import open_session
 from calibrate.data.records import read_records, write_records
 from calibrate.evaluation.results import Evaluation
@@ -114,10 +113,6 @@ def _write(target: Path, content: Any) -> None:
 def write_file_of_records(source: Path, target: Path) -> None:
     file = read_records(source)
     write_records(target, file.header, file.records)
-
-
-def write_file_of_steps(source: Path, target: Path) -> None:
-    write_steps(target, read_steps(source))
 
 
 def write_labels(source: Path, target: Path) -> None:
@@ -232,7 +227,6 @@ REWRITE: dict[str, Write] = {
     "records.jsonl": write_file_of_records,
     "labels.jsonl": write_labels,
     "records.ledger.jsonl": write_ledger,
-    "steps.jsonl": write_file_of_steps,
     "then.json": printed(EstimatorSpec),
     "evaluation.json": lambda source, target: Evaluation.from_stored(source.read_bytes()).to_json(target),
     "estimator-table.json": printed(Page),
@@ -247,7 +241,7 @@ REWRITE: dict[str, Write] = {
     "reviews.sql": write_reviews,
 }
 """Writers of the files whose bytes are always the same, by file name. Later ones may read earlier ones."""
-READ_ONLY = ("note.packed", "questions.csv", "questions.jsonl", "run.yaml", "tools.json")
+READ_ONLY = ("note.packed", "questions.csv", "questions.jsonl", "run.yaml", "steps.jsonl", "tools.json")
 """Files that tests only read: another zlib packs a note as other bytes, and users write the others."""
 
 
