@@ -151,9 +151,8 @@ def _learn_answers(
 
 
 def _print_pool(pool: ReviewPool) -> None:
-    titles = {"held back": False, "accepted, audited": True}
-    rows = {title: [item for item in pool.items if item.audited == audited] for title, audited in titles.items()}
-    print_decisions("Reviews", rows)
+    held_back = [item for item in pool.items if not item.audited]
+    print_decisions("Reviews", {"held back": held_back, "accepted, audited": pool.audits})
     if pool.both_ways:
         print_line(
             f"{pool.both_ways} items were called right and wrong for one answer; all of them count as wrong.", "yellow"
@@ -174,7 +173,7 @@ def _print_pool(pool: ReviewPool) -> None:
 def _print_accepted(pool: ReviewPool, artifact: CalibrationArtifact, missing: Missing, gate: str) -> None:
     """Print how good the answers are that an artifact accepted, and of a gate of items the items it gave."""
     error = accepted_error(pool, missing=missing)
-    waits = waiting([item for item in pool.items if item.audited], missing, "decided audits")
+    waits = waiting(pool.audits, missing, "decided audits")
     if waits is not None:
         print_line(waits, "yellow")
     nouns = nouns_of(artifact)
@@ -203,36 +202,31 @@ def _print_accepted(pool: ReviewPool, artifact: CalibrationArtifact, missing: Mi
 
 
 def _feed_monitor(
-    store: ReviewStore,
-    pool: ReviewPool,
-    artifact: CalibrationArtifact,
-    name: str,
-    missing: Missing,
+    store: ReviewStore, pool: ReviewPool, artifact: CalibrationArtifact, name: str, missing: Missing
 ) -> None:
+    """Give a monitor of the store the new audits, and print its state."""
     from guardrail.review.monitors import Monitors
 
     monitors = Monitors(store)
-    own = pool.of(artifact)
-    smallest = min((item.chance for item in own.items if item.audited), default=None)
     shared = monitors.known_risk(name, artifact)
     if shared is None:
-        if smallest is None:
+        rates = [item.chance for item in pool.of(artifact).audits]
+        if not rates:
             raise UsageError(
                 "no answer was audited yet, so the audit rate of the new monitor is unknown. Start it when the first "
                 "audits have arrived."
             )
-        shared = monitors.risk(name, artifact, min_audit_rate=smallest)
+        shared = monitors.risk(name, artifact, min_audit_rate=min(rates))
     with bar(console, "Monitoring", "audits") as progress:
-        new = feed(own, shared, missing=missing, progress=progress)
+        new = feed(pool, shared, missing=missing, progress=progress)
     state = shared.state
     print_line(
         f"Monitor {name}: {new} new audits, {state.n} in all; wealth {money(state.log_wealth):.3g}, alarm at "
         f"{1 / state.delta:g}."
     )
-    view = next(view for view in monitors.all() if view.name == name)
-    if view.state.alarm is not None:
-        console.print(Panel(escape(view.state.alarm.detail), title="Alarm", title_align="left", border_style="red"))
-    if view.acknowledged:
+    if state.alarm is not None:
+        console.print(Panel(escape(state.alarm.detail), title="Alarm", title_align="left", border_style="red"))
+    if state.alarm is not None and shared.alarm is None:
         print_line(
             f"The alarm of monitor {name} was acknowledged: it never alarms again, and no switch holds answers back "
             "for it, even if audits find more errors. Start one under another name: --monitor NEW-NAME.",

@@ -45,11 +45,11 @@ def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedEr
         pool: The queue.
         missing: How audits without a decision are used.
     """
-    audits = settled([item for item in pool.items if item.audited], missing)
+    audits = settled(pool.audits, missing)
     if not audits:
         return None
     wrong = [item for item in audits if not item.correct]
-    accepted = _weight([item for item in pool.items if item.audited])
+    accepted = _weight(pool.audits)
     # Of a call that was held back for some arguments, only audits are in the pool: each stands for 1 / its rate.
     held_back = _weight([item for item in pool.items if not item.audited and item.verdict.uncertainty.measured])
     return AcceptedError(
@@ -93,7 +93,7 @@ def given_items(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[int, in
         Wrong items, all items, and the share of wrong ones, each weighted by 1 / audit rate.
     """
     given = []  # whether each item is right, and the chance of its audit
-    for item in settled([item for item in pool.items if item.audited and item.verdict.by_items], missing):
+    for item in settled([item for item in pool.audits if item.verdict.by_items], missing):
         labels = item.labels or (None,) * len(item.verdict.items)
         pairs = zip(item.verdict.items, labels, strict=True)
         given += [(label is True, item.chance) for judged, label in pairs if judged.kept]
@@ -122,7 +122,7 @@ def feed(pool: ReviewPool, monitor: RiskMonitor, *, missing: Missing = "wait", p
         Audits that were new to the monitor.
     """
     state = monitor.state
-    audits = [item for item in pool.items if item.audited and item.verdict.artifact == state.artifact]
+    audits = [item for item in pool.audits if item.verdict.artifact == state.artifact]
     used = settled(audits, "leave-out" if missing == "leave-out" else "wait")
     for done, item in enumerate(used, start=1):
         if item.correct is not None:

@@ -135,7 +135,7 @@ def learn(
 def _refuse_unaudited(pool: ReviewPool) -> None:
     """Refuse a queue without accepted answers, if some were accepted: it says nothing about them."""
     gates = {item.verdict.artifact: item.verdict.threshold for item in pool.items}
-    audited = {item.verdict.artifact for item in pool.items if item.audited}
+    audited = {item.verdict.artifact for item in pool.audits}
     silent_ones = [digest for digest, threshold in gates.items() if threshold is not None and digest not in audited]
     if silent_ones or (pool.partial and not audited):
         which = f" of artifact {silent_ones[0]}" if silent_ones else ""

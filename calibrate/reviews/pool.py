@@ -163,6 +163,11 @@ class ReviewPool:
     both_ways: int = 0
     partial: int = 0
 
+    @property
+    def audits(self) -> list[ReviewedItem]:
+        """The accepted answers."""
+        return [item for item in self.items if item.audited]
+
     def of(self, artifact: CalibrationArtifact) -> ReviewPool:
         """The items that one artifact judged: answers of two gates say nothing about either alone."""
         return ReviewPool(tuple(item for item in self.items if item.verdict.artifact == artifact.digest))
