@@ -79,6 +79,8 @@ def test_questions_without_references_are_asked_and_scored(tmp_path: Path, monke
     assert "20 of 20 questions have no reference. People can label their answers" in shown
     assert KEY in run("score", records)
     assert "20 not labelled: there is no reference" in (shown := run("label", records, "--rule", "exact"))
+    assert "0 of 0" not in shown
+    assert "none of 20 answers got a label, so nothing can be fitted yet." in shown
     assert shown.endswith("--interactive, as there are no references")
     drawn_file = tmp_path / "d.jsonl"
     assert "labels on" not in run("sample", "--records", records, "--n", 10, "--out", drawn_file, "-s", KEY)
@@ -374,13 +376,6 @@ def test_a_run_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pyt
     assert (out / "artifact.json").is_file()
 
 
-def test_no_label_at_all_is_said_in_words(unlabelled: Path) -> None:
-    shown = run("label", unlabelled)
-    assert "0 of 0" not in shown
-    assert "answers got a label, so nothing can be fitted yet." in shown
-    assert "--interactive, as there are no references" in shown
-
-
 def test_undecided_answers_are_asked_about_the_most_certain_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,23 +386,6 @@ def test_undecided_answers_are_asked_about_the_most_certain_first(
     undecided = [each for each in read_records(records).records if each.is_undecided]
     first = min(undecided, key=lambda each: each.scores[KEY].value or 0)  # ties are in the order of the file
     assert first.question in run("label", records, "--undecided", "--interactive", "--limit", 1, keys="")
-
-
-def test_undecided_answers_are_decided_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[3])
-    records, store = scored_population(tmp_path), tmp_path / "reviews.db"
-    run("label", records, "--rule", f"python:{__name__}:every_third_undecided")
-    before = records.read_bytes()
-    n = int(read_records(records).records.undecided().sum())
-    walk = ("label", records, "--undecided", "--review-store", store)
-    assert f"{n} of {n} answers wait for a person on the review page" in run(*walk)
-    assert records.read_bytes() == before
-    with ReviewStore(store) as opened:
-        while (lease := opened.claim("ann")) is not None:
-            assert lease.item.content.verdict is None  # the score does not influence the label
-            opened.decide(lease, Decision(action="approve"))
-    run(*walk)
-    assert not read_records(records).records.undecided().any()
 
 
 @given(st.data())

@@ -195,22 +195,6 @@ def test_the_line_of_the_sample_says_what_waits(store: ReviewStore, on_audits: C
     assert f"9 more decisions of the sample wait behind item {hard.item.id}" in shown
 
 
-def test_a_monitor_of_another_artifact_is_not_fed(store: ReviewStore, on_audits: Command, tmp_path: Path) -> None:
-    second = artifact_of(threshold=0.2)
-    audit(store, range(5))
-    audit(store, range(5), second)
-    decide(store, lambda _: "approve")
-    command = (*on_audits, "--monitor", "risk")
-    assert "5 new audits, 5 in all" in run(*command)
-    shown = run(*command, "--artifact", second.save(tmp_path / "second.json"), code=2)
-    assert ARTIFACT.digest in shown
-    assert second.digest in shown
-    assert "new name" in shown
-    monitor = Monitors(store).known_risk("risk", ARTIFACT)
-    assert monitor is not None
-    assert (monitor.state.n, monitor.state.artifact) == (5, ARTIFACT.digest)
-
-
 def test_an_acknowledged_monitor_that_is_fed_says_that_it_never_alarms_again(
     store: ReviewStore, on_audits: Command
 ) -> None:

@@ -21,7 +21,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges.cache import PairCache
 from guardrail.testing import ScriptedChat
-from guardrail.types import Sample, SampleSet, SamplingPlan
+from guardrail.types import Sample, SampleSet
 from tests.calibrate import fakes
 from tests.calibrate.commands import run
 
@@ -96,25 +96,6 @@ def test_verdicts_become_labels_and_everything_else_says_why() -> None:
     assert len(judge.calls) == 3
     assert {call["temperature"] for call in judge.calls} == {0.0}
     assert ChatLabelJudge(judge).label("good", question("x")).correct is True
-
-
-class NativeJudge(CountingJudge):
-    """A judge that draws whole sample sets itself, as a local model does."""
-
-    def draw_samples(self, prompts: Any, plan: SamplingPlan, *, seeds: Any) -> list[SampleSet]:
-        replies = [str(self._generate(list(prompt)).generations[0].message.text) for prompt in prompts]
-        return [SampleSet(question="?", primary=Sample(text=reply)) for reply in replies]
-
-    async def adraw_samples(self, prompts: Any, plan: SamplingPlan, *, seeds: Any) -> list[SampleSet]:
-        return self.draw_samples(prompts, plan, seeds=seeds)
-
-
-def test_a_native_judge_is_asked_about_every_answer_in_batches() -> None:
-    many = [record(f"r{number}", f"good {number}" if number % 3 else f"bad {number}") for number in range(50)]
-    model = NativeJudge()
-    labelled = label_records(many, ChatLabelJudge(model))
-    assert [each.correct for each in labelled] == [bool(number % 3) for number in range(50)]
-    assert len(model.calls) == 50
 
 
 def test_a_rerun_costs_nothing_and_failures_are_asked_again(tmp_path: Path) -> None:

@@ -11,9 +11,7 @@ from calibrate.correctness import (
     Label,
     Numeric,
     Option,
-    Stated,
     TokenF1,
-    default_rule,
     label_records,
     make_rule,
 )
@@ -21,7 +19,7 @@ from calibrate.data.questions import Question
 from calibrate.data.records import Record
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.specs import CorrectnessSpec
-from guardrail.types import Sample, SampleSet, Unmeasured
+from guardrail.types import Sample, SampleSet
 
 
 def question(*references: str, options: dict[str, str] | None = None) -> Question:
@@ -320,27 +318,6 @@ def test_a_rule_of_ones_own_must_decide() -> None:
         make_rule(f"python:{OWN}:says_maybe").label("x", question("y"))
     with pytest.raises(GuardrailError, match="raised IndexError on question 'q'"):
         make_rule(f"python:{OWN}:starts_alike").label("x", Question(id="q", question="?", references=("",)))
-
-
-def test_default_rule_depends_on_the_questions_alone() -> None:
-    open_, closed = Record(id="a", question="?"), Record(id="b", question="?", options={"A": "1", "B": "2"})
-    assert default_rule([open_]) == Stated()
-    assert default_rule([closed]) == Option()
-    assert default_rule([open_, closed]) == Stated()
-
-
-def test_labels_say_why_there_is_none() -> None:
-    answered = SampleSet(question="?", primary=Sample(text="x"))
-    failed = SampleSet(question="?", primary=None, problem=Unmeasured.MODEL_FAILED)
-    records = [
-        Record(id="a", question="?", references=("x",), drawn=answered),
-        Record(id="b", question="?", references=("x",), drawn=failed),
-        Record(id="c", question="?", drawn=answered),
-    ]
-    result = label_records(records, Exact())
-    assert [record.correct for record in result] == [True, None, None]
-    assert "no answer" in result[1].label_detail
-    assert "no reference" in result[2].label_detail
 
 
 def test_imported_records_have_nothing_to_label() -> None:
