@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,47 +33,24 @@ from ..reviews import (
 from ..reviews import learn as learn_from
 from ..reviews.pool import waiting
 from .frame.app import command
-from .frame.calls import RECORDS, UNDECIDED, Drawing, Learning, learn_calls, print_decisions
+from .frame.calls import UNDECIDED, Learning, learn_calls, print_decisions
 from .frame.files import keep_inputs, opened_store
-from .frame.options import MissingOption, flags_under, share_or_smallest
+from .frame.settings import load_settings, with_flags
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_verdict
 
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
-answers_flag, calls_flag = flags_under("About answers (--artifact)"), flags_under("About calls (--tool)")
-fit_flag = flags_under("The fit")
 
 
 @command("learn", "learning.md")
+@with_flags(Learning)
 def learn(
+    *,
     source: Annotated[
         str, typer.Argument(help="Review store: file or URL; for calls also a LangGraph checkpointer's SQLite file.")
     ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="New artifact; without it nothing is fitted.")] = None,
-    missing: MissingOption = "wait",
-    artifact: Annotated[Path | None, answers_flag(help="Artifact in force; never changed.")] = None,
-    earlier: Annotated[list[Path] | None, answers_flag(help="Earlier artifact to pool.")] = None,
-    test_fraction: Annotated[float, answers_flag(help="Share to test both artifacts on.")] = 0.3,
-    since: Annotated[datetime | None, answers_flag(help="Leave out what came before (UTC).", metavar="TIME")] = None,
-    monitor: Annotated[str | None, answers_flag(help="Feed the risk monitor of this name.", metavar="NAME")] = None,
-    tool: Annotated[str | None, calls_flag(help="Tool to make a gate for; or answer.", metavar="NAME")] = None,
-    records: Annotated[list[Path] | None, calls_flag(help=f"What the agent wrote ({RECORDS}).")] = None,
-    compare: Annotated[str | None, calls_flag(help="Arguments that matter.", metavar="NAME,NAME")] = None,
-    model: Annotated[str | None, calls_flag("--model", "-m", help="Draws missing samples.", metavar="MODEL")] = None,
-    tools: Annotated[Path | None, calls_flag(help="With --model: the tools, as JSON.", metavar="FILE")] = None,
-    system: Annotated[str | None, calls_flag(help="With --model: system prompt.")] = None,
-    alpha: Annotated[
-        Any,
-        fit_flag(
-            "--alpha",
-            "-a",
-            help="A share, or smallest. Default: of the artifact.",
-            metavar="SHARE",
-            parser=share_or_smallest,
-        ),
-    ] = None,
-    rule: Annotated[str | None, fit_flag(help="Default: of the artifact.")] = None,
+    given: dict[str, Any],
 ) -> None:
     """Learn from people's decisions: how good the accepted answers are, a better threshold, a gate for a tool.
 
@@ -84,49 +59,39 @@ def learn(
 
     Approve is right, edit and reject are wrong. The model is not called, except with --model.
     """
-    if (artifact is None) == (tool is None):
+    asked = load_settings(Learning, None, {**given, "source": source})
+    if asked.tool is not None and asked.artifact is None:
+        learn_calls(asked, asked.tool)
+    elif asked.artifact is not None and asked.tool is None:
+        _learn_answers(asked, asked.artifact)
+    else:
         raise UsageError(
             "say what to learn: --artifact, the one in force, about answers; --tool NAME about an agent's calls."
         )
-    asked = Learning(source, out, missing, alpha, rule)
-    if tool is not None:
-        drawing = None if model is None else Drawing(model, tools, system)
-        learn_calls(asked, tool, records=records or (), compare=compare, drawing=drawing)
-        return
-    assert artifact is not None, "one of both is given"
-    _learn_answers(asked, artifact, earlier or (), since, monitor, test_fraction)
 
 
-def _learn_answers(
-    asked: Learning,
-    in_force: Path,
-    earlier: Sequence[Path],
-    since: datetime | None,
-    monitor: str | None,
-    test_fraction: float,
-) -> None:
+def _learn_answers(asked: Learning, in_force: Path) -> None:
     """Print how good the accepted answers are; with a file to write also fit and compare a new threshold."""
     out = asked.out
     if out is not None and out.exists():
         raise UsageError(f"{out} exists. An artifact is never changed: name a new file with --out.")
     records = None if out is None else out.with_name(f"{out.stem}.records.jsonl")
-    keep_inputs([in_force, *earlier, sqlite_path(asked.source)], [out], derived=records)
+    keep_inputs([in_force, *asked.earlier, sqlite_path(asked.source)], [out], derived=records)
     artifact = CalibrationArtifact.load(in_force)
-    if monitor is not None and not bounds_answers(artifact.outcome.rule):
+    if asked.monitor is not None and not bounds_answers(artifact.outcome.rule):
         raise UsageError(
             f"a monitor tests the share of answers with a wrong item, which {artifact.outcome.rule} does not "
             "promise. Leave --monitor out and read the share of wrong items, or fit with --rule clean_shown."
         )
-    judged = {in_force: artifact} | {path: CalibrationArtifact.load(path) for path in earlier}
+    judged = {in_force: artifact} | {path: CalibrationArtifact.load(path) for path in asked.earlier}
     with opened_store(asked.source) as store:
-        seconds = None if since is None else since.replace(tzinfo=UTC).timestamp()
         with bar(console, "Reading reviews", "items") as progress:
-            pool = read_reviews(store, list(judged.values()), since=seconds, progress=progress)
+            pool = read_reviews(store, list(judged.values()), since=asked.seconds, progress=progress)
         _print_pool(pool)
         for path, each in judged.items():
-            _print_accepted(pool.of(each), each, asked.missing, f" by {path.name}" if earlier else "")
-        if monitor is not None:
-            _feed_monitor(store, pool, artifact, monitor, asked.missing)
+            _print_accepted(pool.of(each), each, asked.missing, f" by {path.name}" if asked.earlier else "")
+        if asked.monitor is not None:
+            _feed_monitor(store, pool, artifact, asked.monitor, asked.missing)
     if out is None or records is None:
         finish([], f"refit: calibrate learn {asked.source} --artifact {in_force} --out NEW.json")
         return
@@ -138,7 +103,7 @@ def _learn_answers(
         alpha=asked.alpha,
         rule=asked.rule,
         missing=asked.missing,
-        test_fraction=test_fraction,
+        test_fraction=asked.test_fraction,
     )
     _print_refit(artifact, learned)
     out.parent.mkdir(parents=True, exist_ok=True)

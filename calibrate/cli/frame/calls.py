@@ -7,7 +7,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,7 @@ from guardrail.judges import ToolCallJudge
 from guardrail.outcome import CERTIFIED
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.models import resolve_model
+from guardrail.types import Frozen
 from guardrail.uncertainty import Estimator, make_estimator
 from guardrail.uncertainty.plan import plan_for
 
@@ -37,6 +38,8 @@ from ...reviews.steps import ReviewedStep, labelled, reviews_of_checkpoints, rev
 from ...scoring.names import estimator_key
 from ...scoring.scores import arrays
 from .files import keep_inputs, opened_store
+from .options import ANSWERS, CALLS, PROMISE
+from .settings import flag
 from .terminal import console, finish, print_line, table
 from .verdicts import print_verdict
 
@@ -48,24 +51,33 @@ UNDECIDED = Found(undecided="--missing leave-out leaves them out, which is valid
 """What a fit says beside the number of undecided reviews."""
 
 
-@dataclass(frozen=True, slots=True)
-class Learning:
-    """What is learned from and fitted; None stands for what the artifact in force, or rule certified, says."""
+class Learning(Frozen):
+    """What `learn` is asked for. Every field but the first is a flag of it."""
 
     source: str
-    out: Path | None
-    missing: Missing
-    alpha: float | Literal["smallest"] | None
-    rule: str | None
+    out: Path | None = flag("", "New artifact; without it nothing is fitted.", short="-o")
+    missing: Missing = flag("", "Items without a decision: wait, wrong or leave-out.", "wait", metavar="HOW")
+    artifact: Path | None = flag(ANSWERS, "Artifact in force; never changed.")
+    earlier: tuple[Path, ...] = flag(ANSWERS, "Earlier artifact to pool.", (), metavar="FILE")
+    test_fraction: float = flag(ANSWERS, "Share to test both artifacts on.", 0.3)
+    since: datetime | None = flag(ANSWERS, "Leave out what came before (UTC).", metavar="TIME")
+    monitor: str | None = flag(ANSWERS, "Feed the risk monitor of this name.", metavar="NAME")
+    tool: str | None = flag(CALLS, "Tool to make a gate for; or answer.", metavar="NAME")
+    records: tuple[Path, ...] = flag(CALLS, f"What the agent wrote ({RECORDS}).", (), metavar="FILE")
+    compare: str | None = flag(CALLS, "Arguments that matter.", metavar="NAME,NAME")
+    model: str | None = flag(CALLS, "Draws missing samples.", short="-m", metavar="MODEL")
+    tools: Path | None = flag(CALLS, "With --model: the tools, as JSON.", metavar="FILE")
+    system: str | None = flag(CALLS, "With --model: system prompt.")
+    alpha: float | Literal["smallest"] | None = flag(
+        PROMISE, "A share, or smallest. Default: of the artifact.", short="-a", metavar="SHARE"
+    )
+    rule: str | None = flag(PROMISE, "Default: of the artifact, or certified.")
 
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """How samples are drawn for decisions without recorded samples: the model, and the agent's tools and prompt."""
-
-    model: str
-    tools: Path | None
-    system: str | None
+    @property
+    def seconds(self) -> float | None:
+        """``since`` in seconds since 1970; a time without a zone is in UTC."""
+        since = self.since
+        return None if since is None else (since if since.tzinfo else since.replace(tzinfo=UTC)).timestamp()
 
 
 def print_decisions(title: str, rows: Mapping[str, Sequence[Reviewed]]) -> None:
@@ -82,20 +94,17 @@ def print_decisions(title: str, rows: Mapping[str, Sequence[Reviewed]]) -> None:
 _ACTIONS = ("approve", "edit", "reject", "respond")
 
 
-def learn_calls(
-    asked: Learning, tool: str, *, records: Sequence[Path], compare: str | None, drawing: Drawing | None
-) -> None:
+def learn_calls(asked: Learning, tool: str) -> None:
     """Label the recorded calls of a tool, or the answers (tool "answer"), by people's decisions, and fit a gate.
 
     Raises:
         UsageError: No decision can be used, samples are missing, or an option has no use here.
     """
-    _refuse_options(asked, tool, records, compare, drawing)
+    _refuse_options(asked, tool)
     out = asked.out or Path(f"{tool}.json")
     labelled_file, drawn_file = out.with_name(f"{out.stem}.records.jsonl"), out.with_name(f"{tool}.drawn.jsonl")
-    read = [*records] or ([RECORDS] if drawing is None and RECORDS.is_file() else [])
-    inputs = [*read, None if drawing is None else drawing.tools, sqlite_path(asked.source)]
-    keep_inputs(inputs, [asked.out], derived=labelled_file)
+    read = [*asked.records] or ([RECORDS] if asked.model is None and RECORDS.is_file() else [])
+    keep_inputs([*read, asked.tools, sqlite_path(asked.source)], [asked.out], derived=labelled_file)
     file = read_records(*read) if read else None
     everything = _reviewed(asked.source, file)
     gated = {name for step in everything for name in step.gated}
@@ -106,8 +115,8 @@ def learn_calls(
     if (waits := waiting(steps, asked.missing)) is not None:
         print_line(waits, "yellow")
     _refuse_others_labels(labelled_file, steps)
-    measured, rule = _measure(tool, compare)
-    file = _drawn(used, drawing, measured, drawn_file) if file is None else file
+    measured, rule = _measure(tool, asked.compare)
+    file = _drawn(used, asked, measured, drawn_file) if file is None else file
     part, n_both_ways = labelled(file, used, tool, measured, rule)
     if n_both_ways:
         print_line(f"{n_both_ways} approved messages count as wrong: equal ones were rejected or edited.", "yellow")
@@ -120,7 +129,7 @@ def learn_calls(
         )
     labelled_file.parent.mkdir(parents=True, exist_ok=True)
     write_records(labelled_file, part.header, part.records)
-    if rule is not None and compare is None:
+    if rule is not None and asked.compare is None:
         _ask_which_arguments_matter(part, tool)
     if asked.alpha is None or asked.out is None:
         again = shlex.join(["calibrate", "learn", asked.source, "--tool", tool])
@@ -136,7 +145,7 @@ def learn_calls(
     fitted.save(asked.out)
     following = f"decide about more {'answers' if tool == ANSWER else 'calls'}, and run the same command again"
     if fitted.threshold is not None:
-        following = _use(tool, asked.out, drawing)
+        following = _use(asked, tool, asked.out)
     finish([asked.out, labelled_file], following)
 
 
@@ -149,15 +158,13 @@ def _measure(tool: str, compare: str | None) -> tuple[Estimator, ToolCalls | Non
     return score, ToolCalls(arguments=arguments)
 
 
-def _refuse_options(
-    asked: Learning, tool: str, records: Sequence[Path], compare: str | None, drawing: Drawing | None
-) -> None:
+def _refuse_options(asked: Learning, tool: str) -> None:
     """Refuse options that exclude each other, or that miss one."""
-    if records and drawing is not None:
+    if asked.records and asked.model is not None:
         raise UsageError("--records has the samples, and --model would draw others. Give one of them.")
     if (asked.alpha is None) != (asked.out is None):
         raise UsageError("a gate for a tool takes both --alpha and --out; without them the calls are only labelled.")
-    if tool == ANSWER and (compare is not None or drawing is not None):
+    if tool == ANSWER and (asked.compare is not None or asked.model is not None):
         raise UsageError("--compare and --model are about calls. Answers are learned from what the agent recorded.")
 
 
@@ -181,9 +188,9 @@ def _refuse_tool(
         raise UsageError(f"{source} has no call of {tool!r}. {did_you_mean(tool, gated)}{there}{read}")
 
 
-def _use(tool: str, out: Path, drawing: Drawing | None) -> str:
+def _use(asked: Learning, tool: str, out: Path) -> str:
     """Where a gate goes: into the guard that collected the calls, or into the approvals, which recorded no samples."""
-    if drawing is not None:
+    if asked.model is not None:
         return f"use it in LangChain's approvals of {tool}: {{'when': unsure({str(out)!r}, model)}}"
     if tool == ANSWER:
         return f"use it in your guard: artifact={str(out)!r} in place of 'collect'"
@@ -199,20 +206,20 @@ def _refuse_others_labels(path: Path, items: Sequence[ReviewedStep]) -> None:
         )
 
 
-def _drawn(steps: Sequence[ReviewedStep], drawing: Drawing | None, measured: Estimator, path: Path) -> RecordFile:
+def _drawn(steps: Sequence[ReviewedStep], asked: Learning, measured: Estimator, path: Path) -> RecordFile:
     """The samples of steps that nobody recorded, drawn now; a file that was begun is resumed."""
-    if drawing is None or drawing.tools is None:
+    if asked.model is None or asked.tools is None:
         raise UsageError(
             "these decisions have no samples. Name the record file that the agent wrote (--records), or draw them now: "
             "--model MODEL --tools tools.json --system PROMPT"
         )
-    plan = plan_for([measured], n=10, bindings=read_bindings(drawing.tools))
+    plan = plan_for([measured], n=10, bindings=read_bindings(asked.tools))
     questions = [
         step_of(convert_to_messages(list(step.messages or ())), id=step.id, group=step.group) for step in steps
     ]
     with bar(console, "asking") as progress:
-        prompt = PromptWrapping(system=drawing.system)
-        model = resolve_model(drawing.model)
+        prompt = PromptWrapping(system=asked.system)
+        model = resolve_model(asked.model)
         collect_records(questions, model, plan, path, prompt=prompt, name=path.name, progress=progress)
     return read_records(path)
 

@@ -13,7 +13,6 @@ import typer
 
 from ...data.formats.field_map import ImportSettings, parse_map
 from ...data.records import RecordFile
-from ...reviews import Missing
 from ...scoring.names import key_of
 from .terminal import print_line
 
@@ -22,6 +21,7 @@ MODEL_HELP = "transformers:PATH, openai-compatible:NAME@URL, python:MODULE:NAME,
 
 WHAT, ASKING, SCORES = "Questions and model", "Asking", "Scores and labels"
 PROMISE, LABELS, FILES = "Promise", "Labels and test", "Files"
+ANSWERS, CALLS = "About answers (--artifact)", "About calls (--tool)"
 COLUMNS = "Columns of a table"
 """Headings of options in the help of commands."""
 
@@ -101,16 +101,3 @@ def chosen_estimator(file: RecordFile, name: str | None) -> str:
     if name is not None and key != name and not name.endswith(".json"):
         print_line(f"--score {name}: the scores of {key}.")
     return key
-
-
-def share_or_smallest(text: str) -> float | str:
-    """The value of `--alpha`."""
-    try:
-        return text if text == "smallest" else float(text)
-    except ValueError:
-        raise ValueError(f"must be a number in (0, 1) or 'smallest', got {text!r}. Write 0.1.") from None
-
-
-MissingOption = Annotated[
-    Missing, typer.Option(help="Items without a decision: wait, wrong or leave-out.", metavar="HOW")
-]
