@@ -50,7 +50,7 @@ Status = Literal["ok", "warn", "fail"]
 Model = str | BaseChatModel
 QUESTION = "What is the capital of France?"
 OLD = 180.0
-"""Days after which a calibration is worth a look, unless the operator says otherwise."""
+"""Days after which a calibration is worth a look."""
 LONGEST = 16
 """Longest answer of the test whether a model keeps to it, in tokens; sixteen words need more."""
 PROBES = 3
@@ -95,9 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "as openai:gpt-4o-mini; without it the model is not checked. For a cascade once a stage, in order",
     )
     parser.add_argument("--scorer", help="MODULE:NAME of the scorer, for an artifact that was calibrated with one")
-    parser.add_argument(
-        "--max-age-days", type=float, default=OLD, metavar="N", help="warn of an older calibration (default: 180)"
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -105,9 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     failed = False
     if any(not name.startswith("transformers:") for name in arguments.model or ()):
         print("probing the endpoint, which takes about ten calls ...", flush=True)  # noqa: T201
-    for finding in examine(
-        arguments.artifact, arguments.model, scorer=arguments.scorer, max_age=arguments.max_age_days
-    ):
+    for finding in examine(arguments.artifact, arguments.model, scorer=arguments.scorer):
         failed = failed or finding.status == "fail"
         line = _shown(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")
         print(f"{RED}{line}{PLAIN}" if finding.status != "ok" and sys.stdout.isatty() else line)  # noqa: T201
@@ -129,7 +124,6 @@ def examine(
     model: Model | Sequence[Model] | None = None,
     *,
     scorer: Scorer | str | None = None,
-    max_age: float = OLD,
 ) -> Iterator[Finding]:
     """Check an artifact and, if a model is given, everything that needs it. Yields each finding at once.
 
@@ -137,7 +131,6 @@ def examine(
         path: The artifact's file, of a guard or of a cascade; None probes the models alone.
         model: A chat model, or a text that names one; for a cascade one for each stage, in order.
         scorer: The scorer, or a text that names it, for artifacts that were calibrated with one.
-        max_age: Days after which a calibration is worth a look.
 
     Raises:
         UsageError: Neither an artifact nor a model is named.
@@ -159,7 +152,7 @@ def examine(
         artifact = artifact.gates[0]  # the groups share model, plan and score
     stages = artifact.gates
     yield from _asked(artifact)
-    yield _age(stages[0], max_age)
+    yield _age(stages[0])
     yield from _packages(stages[0])
     if models and len(models) != len(stages):
         named = ", ".join(stage.model.model for stage in stages)
@@ -224,7 +217,7 @@ def _asked(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]
         yield Finding(f"failed {name}", "warn" if fix else "ok", failed, fix)
 
 
-def _age(artifact: CalibrationArtifact, oldest: float) -> Finding:
+def _age(artifact: CalibrationArtifact) -> Finding:
     try:
         created = datetime.fromisoformat(artifact.made.at)
         days = (datetime.now(UTC) - created).total_seconds() / 86_400
@@ -232,7 +225,7 @@ def _age(artifact: CalibrationArtifact, oldest: float) -> Finding:
         return Finding("age", "warn", f"creation time {artifact.made.at!r} cannot be read", "calibrate again")
     if days < -1:  # clocks and time zones differ by less
         return Finding("age", "warn", f"made {-days:.1f} days from now, by its creation time", "compare the clocks")
-    fix = f"audit it on fresh {nouns_of(artifact).asked}: `calibrate audit`" if days > oldest else ""
+    fix = f"audit it on fresh {nouns_of(artifact).asked}: `calibrate audit`" if days > OLD else ""
     return Finding("age", "warn" if fix else "ok", f"{max(days, 0):.0f} days old", fix)
 
 

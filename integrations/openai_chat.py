@@ -27,6 +27,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 from guardrail.errors import UsageError
 from guardrail.foreign_errors import log
 from guardrail.guard.structured import Method, parser_of, structured, tracing_of, wanted_bindings
+from guardrail.sampling.batches import BatchReply
 from guardrail.sampling.limits import adopt_limits, ain_flight, limits_for_threads
 from guardrail.sampling.native import check_one_answer, check_seeds
 from guardrail.sampling.probe import ProbeCall, ProbeReply
@@ -34,13 +35,24 @@ from guardrail.sampling.prober import known_report
 from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan
 
-from ._openai.batches import BatchChat
+from ._openai.batches import BatchService, attempted_of
 from ._openai.clients import EndpointState, endpoint_loop
 from ._openai.endpoint import Attempted, DeadlineError, Endpoint, EndpointError
 from ._openai.pins import MOST_VALUES, Change, ModelChangedError, Pin
 from ._openai.replies import chat_result
 from ._openai.requests import BOUND, PLANNED, body_of, normal_tool_choice, one_limit, openai_tools
-from ._openai.sampling import N_REFUSED, Ask, AskOutcome, asks_for, outcome_of, probe_ask, probe_reply, sample_set
+from ._openai.sampling import (
+    N_REFUSED,
+    SAMPLES,
+    Ask,
+    AskOutcome,
+    asks_for,
+    named,
+    outcome_of,
+    probe_ask,
+    probe_reply,
+    sample_set,
+)
 
 __all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "Pin", "from_text"]
 
@@ -53,7 +65,7 @@ SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | PLANNED | BO
 """Fields of a request that a plan, a field of the class or a call sets; ``extra_body`` must not set them."""
 
 
-class OpenAICompatibleChat(BatchChat):
+class OpenAICompatibleChat(BatchService):
     """A model behind an OpenAI-compatible endpoint.
 
     ```python
@@ -252,6 +264,42 @@ class OpenAICompatibleChat(BatchChat):
 
         pairs = await _all(answered(*each) for each in requests)
         return sample_set(messages, plan, list(chain.from_iterable(pairs)))
+
+    def batch_requests(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        **settings: Any,
+    ) -> list[dict[str, dict[str, Any]]]:
+        """The bodies of the requests that ``draw_samples`` would send, for each prompt by name."""
+        check_seeds(prompts, seeds)
+        return [
+            {
+                name: self._body(messages, ask.settings, plan.stop)
+                for name, ask in named(self._asks(plan, seed, settings)).items()
+            }
+            for messages, seed in zip(prompts, seeds, strict=True)
+        ]
+
+    def batch_sample_sets(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        replies: Sequence[Mapping[str, BatchReply]],
+        **settings: Any,
+    ) -> list[SampleSet]:
+        """One `SampleSet` for each prompt out of the replies to its requests. Failures are its ``problem``."""
+        drawn = []
+        for messages, seed, by_name in zip(prompts, seeds, replies, strict=True):
+            asks = named(self._asks(plan, seed, settings, together=SAMPLES in by_name))
+            started = time.perf_counter()
+            pairs = [(ask, self._outcome(ask, attempted_of(by_name[name]), started)) for name, ask in asks.items()]
+            drawn.append(sample_set(messages, plan, pairs))
+        return drawn
 
     # --- the endpoint -------------------------------------------------------------------------------------------------
 

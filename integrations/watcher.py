@@ -36,6 +36,8 @@ __all__ = ["ObserveQueue", "Observed", "Watcher", "fate_of"]
 
 MOST = 1000
 """Answers that wait to be measured; later ones are dropped."""
+MOST_BYTES = 64 * 2**20
+"""Bytes of answers that wait or are measured; later ones are dropped."""
 AT_ONCE = 4
 """Answers that are measured at once."""
 log = logging.getLogger("guardrail")
@@ -80,7 +82,7 @@ class ObserveQueue:
     Args:
         most: Answers that wait; when so many do, the newest is dropped.
         at_once: Answers that are measured at once.
-        most_bytes: Bytes of answers that wait or are measured; a newer one is dropped; None for no limit.
+        most_bytes: Bytes of answers that wait or are measured; a newer one is dropped.
         report: Is told of each count: "observations" and a field of `Observed`, or "observations_dropped" and a cause.
     """
 
@@ -89,7 +91,7 @@ class ObserveQueue:
         *,
         most: int = MOST,
         at_once: int = AT_ONCE,
-        most_bytes: int | None = None,
+        most_bytes: int = MOST_BYTES,
         report: Callable[[str, str], None] = lambda name, label: None,
     ) -> None:
         self._most, self._at_once, self._most_bytes, self._report = most, at_once, most_bytes, report
@@ -161,7 +163,7 @@ class ObserveQueue:
     def hold(self, size: int) -> bool:
         """Count bytes of an answer that arrives or waits; False if that would be too many."""
         with self._state:
-            fits = self._most_bytes is None or self._bytes + size <= self._most_bytes
+            fits = self._bytes + size <= self._most_bytes
             self._bytes += size if fits else 0
             return fits
 

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail, Router
 from guardrail.artifact import Artifact, CascadeArtifact, RouterArtifact, load_artifact
 from guardrail.describe import promises, warning
-from guardrail.errors import ArtifactError, ArtifactMismatchError, TurnsMismatchError, UsageError, require
+from guardrail.errors import ArtifactError, ArtifactMismatchError, TurnsMismatchError, UsageError
 from guardrail.foreign_errors import IN_FULL
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.messages import with_verdict
@@ -25,7 +25,6 @@ from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 from guardrail.sampling.models import import_named
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import Scorer
 from guardrail.uncertainty.scorer import load_scorer
 from guardrail.verdict import Reason
 
@@ -33,7 +32,6 @@ from .._openai.clients import EndpointState
 from .._openai.lru import LRU
 from .._openai.pins import Change
 from ..openai_chat import OpenAICompatibleChat
-from ..scorers import decision
 from .admission import may_use
 from .answers import GuardReply, all_or_nothing, failure, is_settled
 from .canary import Canary
@@ -84,8 +82,8 @@ class ServedAlias:
         self._stages = () if self.artifact is None else self.artifact.gates
         self.single = self._stages[0] if self._stages else None
         """The artifact; of a cascade or router the first one; None without one."""
-        scorer = _scorer_of(config)
-        self._using = {} if scorer is None else {"scorer": scorer}
+        # The operator's file names the scorer, never a request: importing runs code.
+        self._using = {} if config.scorer is None else {"scorer": load_scorer(config.scorer)}
         self._route = None if config.route is None else import_named(config.route, f"models.{name}.route")
         self._guards: LRU[Guardrail | Cascade | Router] = LRU(CREDENTIALS)
         self._watches: dict[str, dict[str, Any]] = {}
@@ -323,15 +321,3 @@ def _artifact_of(name: str, config: Alias) -> Artifact | None:
             "artifact of one group."
         )
     return loaded
-
-
-def _scorer_of(config: Alias) -> Scorer | None:
-    """The scorer of an alias. The operator's file names it, never a request: importing runs code."""
-    if config.decision is None:
-        return None if config.scorer is None else load_scorer(config.scorer)
-    own = config.decision
-    if not own.secret:
-        raise UsageError("decision has no key. Give key: or set OPENAI_API_KEY.")
-    # The guard's time-out ends a call; the client's is longer, so that it never passes for an outage.
-    client = require("openai", extra="serve").AsyncOpenAI(base_url=own.url, api_key=own.secret, timeout=2 * own.timeout)
-    return replace(decision(client, own.model, own.question), timeout=own.timeout)

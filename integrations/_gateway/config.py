@@ -50,8 +50,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class _Endpoint(Frozen):
-    """An API that is called. Only the configuration gives its address, never a request."""
+class Upstream(Frozen):
+    """An OpenAI-compatible endpoint. Only the configuration gives its address, never a request."""
 
     url: str
     """Root of the API, e.g. https://api.example.com/v1. ``http:`` only to this machine, unless ``allow_http``."""
@@ -61,6 +61,20 @@ class _Endpoint(Frozen):
     """Key of the API; default: OPENAI_API_KEY of the environment."""
     allow_http: bool = False
     """Allow ``http:`` to other machines, where the network is trusted."""
+    forward_key: bool = False
+    """Send the client's bearer token upstream instead; the gateway's own key is then in ``x-guardrail-key``."""
+    timeout: float = Field(default=120.0, gt=0)
+    """Seconds for one question with all its samples."""
+    max_retries: int = Field(default=2, ge=0)
+    """Retries of one failed call, within ``timeout``."""
+    max_reply: int = Field(default=8 * 2**20, ge=1)
+    """Bytes of one reply; a guarded question with a longer reply is not measured. Observed replies have no limit."""
+    token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Field in which the token limit is sent; reasoning models of OpenAI need ``max_completion_tokens``."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of every call."""
+    pin: Pin | None = None
+    """Model and ``system_fingerprint`` that its replies must name."""
 
     @property
     def secret(self) -> str:
@@ -85,34 +99,6 @@ class _Endpoint(Frozen):
         return self
 
 
-class Upstream(_Endpoint):
-    """An OpenAI-compatible endpoint."""
-
-    forward_key: bool = False
-    """Send the client's bearer token upstream instead; the gateway's own key is then in ``x-guardrail-key``."""
-    timeout: float = Field(default=120.0, gt=0)
-    """Seconds for one question with all its samples."""
-    max_retries: int = Field(default=2, ge=0)
-    """Retries of one failed call, within ``timeout``."""
-    max_reply: int = Field(default=8 * 2**20, ge=1)
-    """Bytes of one reply; a guarded question with a longer reply is not measured. Observed replies have no limit."""
-    token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """Field in which the token limit is sent; reasoning models of OpenAI need ``max_completion_tokens``."""
-    extra_body: dict[str, Any] = Field(default_factory=dict)
-    """Further fields of every call."""
-    pin: Pin | None = None
-    """Model and ``system_fingerprint`` that its replies must name."""
-
-
-class DecisionConfig(_Endpoint):
-    """A decision model whose probability is the score: `integrations.scorers.decision`. Its API has ``/decisions``."""
-
-    question: str
-    """A statement that is true where the answer must be held back: The answer is wrong."""
-    timeout: float = Field(default=30.0, gt=0)
-    """Seconds after which an answer is unmeasured; part of the score's identity."""
-
-
 class RecordsConfig(Frozen):
     """Record file that an observing alias appends to, for `calibrate`."""
 
@@ -134,12 +120,6 @@ class Observe(Frozen):
     """Prompt in which the application wraps a question, without an artifact."""
     records: RecordsConfig | None = None
     """File for measured sample sets, for `calibrate`; None writes none."""
-    queue: int = Field(default=1000, ge=1)
-    """Answers that wait to be measured; later ones are dropped and counted."""
-    queue_bytes: int = Field(default=64 * 2**20, ge=1)
-    """Bytes of their requests and answers."""
-    max_concurrency: int = Field(default=4, ge=1)
-    """Answers that are measured at once."""
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -168,8 +148,6 @@ class Alias(Frozen):
     """The calibration artifact. Without one, the alias can only observe."""
     scorer: str | None = None
     """MODULE:NAME of the scorer, for an artifact that was calibrated with one; imported when the gateway starts."""
-    decision: DecisionConfig | None = None
-    """The scorer `integrations.scorers.decision` without code, for an artifact that was calibrated with it."""
     mode: Literal["guard", "observe"] = "guard"
     """"guard" answers only if the gate accepts; "observe" passes everything through and measures behind it."""
     on_abstain: Literal["message", "error", "ticket"] = "message"
@@ -209,7 +187,7 @@ class Alias(Frozen):
     def _whole(self) -> Self:
         observes, several, alone = self.mode == "observe", len(self.upstream) > 1, self.artifact is None
         unplanned = self.observe.records is not None and self.observe.plan is None
-        scored, decided, asked = (value is not None for value in (self.scorer, self.decision, self.canary))
+        scored, asked = self.scorer is not None, self.canary is not None
         replaced = self.fallback is not None and self.on_abstain != "message"
         wrong = [path for path in self.pass_through if not _may_pass(path, guarded=not observes)]
         listed = ", ".join(sorted(PASSABLE))
@@ -222,8 +200,6 @@ class Alias(Frozen):
              "samples are drawn"),
             (scored and (alone or several), "scorer belongs to the artifact of one guarded or observed model. Leave it "
              "out"),
-            (decided and (scored or alone or several), "decision is the scorer of the artifact of one model. Leave it, "
-             "or scorer, out"),
             (self.monitor and (observes or several), "monitor watches a guarded model with one upstream. Leave it out"),
             (asked and (observes or several), "canary asks a guarded model with one upstream. Leave it out"),
             (self.route is not None and (alone or several), "route belongs to the router of one model. Leave it "
@@ -444,7 +420,7 @@ def _first_fault(error: ValidationError, places: Mapping[FieldPath, str]) -> str
     where = f"{place}: {'.'.join(map(str, loc))}"
     if first["type"] != "extra_forbidden":
         return f"{where}{': ' * bool(loc)}{first['msg'].removeprefix('Value error, ')}."
-    kinds = (Config, Alias, CanaryConfig, Upstream, Pin, DecisionConfig, Key, Observe, RecordsConfig)
+    kinds = (Config, Alias, CanaryConfig, Upstream, Pin, Key, Observe, RecordsConfig)
     unknown = str(loc[-1])  # which may be a field of another section
     fields = sorted({name for kind in kinds for name in kind.model_fields} - {unknown})
     near = get_close_matches(unknown, fields, n=1)

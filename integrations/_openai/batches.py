@@ -2,79 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from langchain_core.messages import BaseMessage
-
 from guardrail.errors import require
 from guardrail.sampling.batches import BatchReply, BatchState
-from guardrail.sampling.native import NativeChat, check_seeds
-from guardrail.types import SampleSet, SamplingPlan
+from guardrail.sampling.native import NativeChat
 
 from .endpoint import NO_KEY, Attempted, Endpoint, EndpointError
-from .sampling import SAMPLES, Ask, AskOutcome, named, sample_set
 
 T = TypeVar("T")
 RECENT = 100
 """Most batches that are looked through for a label."""
 
 
-class BatchChat(NativeChat):
-    """A chat model whose requests its endpoint's batch service takes, too."""
+class BatchService(NativeChat):
+    """A chat model with the batch service of its endpoint."""
 
     @abstractmethod
     def _endpoint(self) -> Endpoint: ...
-
-    @abstractmethod
-    def _asks(
-        self, plan: SamplingPlan, seed: int | None, settings: Mapping[str, Any], *, together: bool | None = None
-    ) -> list[Ask]: ...
-
-    @abstractmethod
-    def _body(self, messages: Any, settings: Any, stop: Sequence[str] | None = None) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _outcome(self, ask: Ask, attempted: Attempted, started: float) -> AskOutcome: ...
-
-    def batch_requests(
-        self,
-        prompts: Sequence[Sequence[BaseMessage]],
-        plan: SamplingPlan,
-        *,
-        seeds: Sequence[int | None],
-        **settings: Any,
-    ) -> list[dict[str, dict[str, Any]]]:
-        """The bodies of the requests that ``draw_samples`` would send, for each prompt by name."""
-        check_seeds(prompts, seeds)
-        return [
-            {
-                name: self._body(messages, ask.settings, plan.stop)
-                for name, ask in named(self._asks(plan, seed, settings)).items()
-            }
-            for messages, seed in zip(prompts, seeds, strict=True)
-        ]
-
-    def batch_sample_sets(
-        self,
-        prompts: Sequence[Sequence[BaseMessage]],
-        plan: SamplingPlan,
-        *,
-        seeds: Sequence[int | None],
-        replies: Sequence[Mapping[str, BatchReply]],
-        **settings: Any,
-    ) -> list[SampleSet]:
-        """One `SampleSet` for each prompt out of the replies to its requests. Failures are its ``problem``."""
-        drawn = []
-        for messages, seed, by_name in zip(prompts, seeds, replies, strict=True):
-            asks = named(self._asks(plan, seed, settings, together=SAMPLES in by_name))
-            started = time.perf_counter()
-            pairs = [(ask, self._outcome(ask, _attempted(by_name[name]), started)) for name, ask in asks.items()]
-            drawn.append(sample_set(messages, plan, pairs))
-        return drawn
 
     def submit_batch(self, path: Path, label: str, *, again: bool) -> str:
         """Submit a request file to the endpoint's batch service; returns the batch's id.
@@ -147,7 +95,7 @@ def _with_sdk(endpoint: Endpoint, work: Callable[[Any], T]) -> T:
     raise failed  # outside the handler: otherwise its context would be the error that may hold keys
 
 
-def _attempted(reply: BatchReply) -> Attempted:
+def attempted_of(reply: BatchReply) -> Attempted:
     """A batch's reply in the form of a live request's result."""
     if reply.status == 200:
         return Attempted(reply.content, None, 1)

@@ -482,15 +482,6 @@ def test_other_weights_behind_the_same_name_are_a_warning(tmp_path: Path, caplog
             ) == said
 
 
-@pytest.mark.parametrize(("oldest", "said"), [(None, "ok    age: 100 days"), ("90", "warn  age: 100 days")])
-def test_the_operator_says_which_calibration_is_old(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], oldest: str | None, said: str
-) -> None:
-    path = saved(tmp_path, made=Made(at=(datetime.now(UTC) - timedelta(days=100)).isoformat(), packages={}))
-    assert main(["doctor", path, *([] if oldest is None else ["--max-age-days", oldest])]) == 0
-    assert said in capsys.readouterr().out
-
-
 def declared_commands() -> list[EntryPoint]:
     """Entry points of `pyproject.toml`, installed or not."""
     group = "acrc_guardrail.commands"

@@ -63,7 +63,7 @@ def test_help_of_guardrail_shows_whole_names(
 
 
 FLAGS = {
-    "doctor": ("--model", "-m", "--scorer", "--max-age-days"),
+    "doctor": ("--model", "-m", "--scorer"),
     "monitor": ("--db",),
     "review": ("--allowed-host", "--add-token", "--role", "--purge", "--dry-run"),
     "serve": ("--config", "--upstream", "--artifact", "--mode", "--new-key"),

@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,7 +34,6 @@ from guardrail.testing import make_artifact
 from guardrail.types import ToolCall
 from integrations._gateway import metrics
 from integrations._gateway.config import new_key
-from integrations.scorers import decision
 from integrations.telemetry import Telemetry
 from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, cascade
 from tests.integrations.openai.faulty_endpoint import serving
@@ -864,53 +862,6 @@ def test_a_scorer_without_an_artifact_and_a_missing_one_are_refused_at_start(ser
         serve({"scorer": "nowhere:thing"}, scored)
     with pytest.raises(ArtifactMismatchError, match="score:names_paris@1"):
         serve({}, scored)
-
-
-class DecisionsApi(BaseHTTPRequestHandler):
-    """An endpoint of decisions that doubts every answer but Paris."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        wrong = float(asked["input"][-1]["content"] != "Paris")
-        answer = {"type": "predicate", "name": "wrong", "probability": wrong}
-        authorised = self.headers["authorization"] == "Bearer secret" and self.path == "/v1/decisions"
-        body = json.dumps({"answers": [answer], "model": asked["model"], "usage": {}}).encode()
-        self.send_response(200 if authorised else 400)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def test_an_alias_with_a_decision_model_of_the_operators_file(serve: Serve, endpoint: Held) -> None:
-    calibrated = decision(openai.OpenAI(api_key="k"), "gpt-6-luna", "The answer is wrong.")
-    artifact = make_artifact(MODEL, estimator=calibrated.estimator)
-    with HTTPServer(("127.0.0.1", 0), DecisionsApi) as api:
-        thread = threading.Thread(target=api.serve_forever)
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{api.server_port}/v1"
-            own = {"url": url, "model": "gpt-6-luna", "question": "The answer is wrong.", "key": "secret"}
-            served = serve({"decision": own}, artifact)
-            assert served.ask(SURE).json()["choices"][0]["message"]["content"] == "Paris"
-            assert served.ask(UNSURE).json()["choices"][0]["message"]["content"] == ABSTENTION
-            assert served.ask(SURE, decision=own).status_code == 400  # never from a request
-            for wrong, message in (
-                ({**own, "url": "http://10.0.0.1/v1"}, "http to 10.0.0.1 would send the key unencrypted"),
-                ({**own, "quetsion": "x"}, "did you mean 'question'"),
-            ):
-                with pytest.raises(UsageError, match=message):
-                    serve({"decision": wrong}, artifact)
-            with pytest.raises(UsageError, match="decision is the scorer of the artifact"):
-                serve({"decision": own, "scorer": "any:thing"}, artifact)
-            with pytest.raises(ArtifactMismatchError, match="scorer differs"):
-                serve({"decision": {**own, "question": "Other."}}, artifact)
-        finally:
-            api.shutdown()
-            thread.join()
 
 
 def test_an_artifact_of_votes_gives_out_the_vote(serve: Serve, endpoint: Held) -> None:

@@ -28,7 +28,7 @@ from integrations._gateway.config import Config
 from integrations._gateway.protocols.chat import CHAT
 from integrations._gateway.requests import Question
 from integrations.gateway import Gateway
-from integrations.watcher import Observed
+from integrations.watcher import Observed, ObserveQueue
 from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, Served, cascade
 from tests.integrations.gateway.test_gateway import ADD
 
@@ -107,7 +107,8 @@ def test_streams_errors_and_what_cannot_be_judged_pass(serve: Serve, endpoint: H
 
 
 def test_an_answer_without_room_in_the_queue_passes_is_counted_and_holds_no_bytes(serve: Serve, endpoint: Held) -> None:
-    served = observing(serve, endpoint, queue_bytes=200)
+    served = observing(serve, endpoint)
+    served.gateway.observing["m"].queue = ObserveQueue(most_bytes=200)
     watching, sent = served.gateway.observing["m"], [b"a" * 150, b"b" * 100, b"c"]
 
     async def upstream() -> AsyncIterator[bytes]:
