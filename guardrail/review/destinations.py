@@ -187,7 +187,7 @@ def announce(database: Database, destination: Destination) -> int:
         )
         lines = transaction.execute(new_lines).all()
         for line in lines:
-            item = rows.as_item(rows.fetch(transaction, line.item)) if line.item else None
+            item = rows.as_item(rows.fetch(transaction, line.item), now) if line.item else None
             body = destination.message(line.identity, line, item)
             rows.send(transaction, line.identity, destination.name, destination.name, body)
         if len(lines) < _AT_ONCE:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -26,7 +26,7 @@ from ..verdict import AbstainedError, Verdict
 from .candidates import CandidateRule
 from .errors import StoreUnavailableError, UnstorableError
 from .item import ACTIONS, Action, Candidate, Content, Decision, Item, Kind
-from .limits import LONGEST_KEY, check_seconds, check_text, passes
+from .limits import LONGEST_KEY, check_seconds, check_text
 from .store import ReviewStore
 
 __all__ = [
@@ -50,7 +50,6 @@ _GRACE = 1.0
 """Seconds that a call which no longer waits spends on closing its item."""
 Metadata = dict[str, Any] | Callable[[Verdict, Sequence[BaseMessage]], dict[str, Any] | None]
 _log = logging.getLogger(__name__)
-_guard_log = logging.getLogger("guardrail")
 
 
 def content_of(
@@ -336,35 +335,25 @@ class AuditSample:
         key: Names the request. Default: the id of the last message if it has one (LangGraph gives ids), so that a
             graph that runs again makes the same choice; otherwise a new name for every call.
         metadata: Stored with the item, e.g. a tenant, or the "group" (conversation, user) it belongs to.
-        on_watch_failure: While the database does not answer, a chosen answer is held back ("hold"), or it passes
-            without an audit, is logged and counted in ``unwritten`` ("pass").
 
     Raises:
-        UsageError: A rate outside (0, 1], or an ``on_watch_failure`` other than "hold" and "pass".
+        UsageError: A rate outside (0, 1].
     """
 
     store: ReviewStore
     rate: float
     key: AuditKey | None = field(default=None, kw_only=True)
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-    on_watch_failure: Literal["hold", "pass"] = field(default="hold", kw_only=True)
-    _unwritten: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
             raise UsageError(f"rate must be in (0, 1], got {self.rate}. Write 0.1 to audit one answer in ten.")
-        passes(self.on_watch_failure)
-
-    @property
-    def unwritten(self) -> int:
-        """Chosen answers that passed without an audit."""
-        return len(self._unwritten)
 
     def __call__(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
         """Queue an accepted answer, or one with a kept item, if it is chosen; ignore any other verdict.
 
         Raises:
-            StoreUnavailableError: It could not be queued; not under ``on_watch_failure="pass"``.
+            StoreUnavailableError: It could not be queued, so that a guard holds the answer back.
         """
         if not verdict.accepted and (verdict.passes or not any(item.kept for item in verdict.items)):
             return
@@ -379,13 +368,7 @@ class AuditSample:
             metadata = {**self.metadata, AUDIT_RATE: float(self.rate)}
             allowed: tuple[Action, ...] = ("approve", "edit", "reject")  # "respond" would not say whether it is right
             content = content_of(verdict, messages, kind="audit", allowed=allowed, metadata=metadata)
-            try:
-                self.store.enqueue(content, key=name)
-            except StoreUnavailableError as error:
-                if self.on_watch_failure == "hold":
-                    raise
-                self._unwritten.append(name)
-                _guard_log.error("guardrail: an answer passes without its audit: %s", error)
+            self.store.enqueue(content, key=name)
 
 
 ask_reviewer, ticket, audit_sample = AskReviewer, Ticket, AuditSample

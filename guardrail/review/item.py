@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
@@ -377,7 +377,7 @@ class Event(Frozen):
     who: str
     """Reviewer, or "system"."""
     what: str
-    """enqueued, claimed, renewed, released, lease_expired, decided, refused, expired, extended, reopened, cancelled,
+    """enqueued, claimed, renewed, released, decided, refused, expired, extended, reopened, cancelled,
     taken_up, handed_over, carried_out, not_carried_out, lapsed, put_down, delivered, delivery_failed, not_queued,
     purged, alarm or alarm_acknowledged."""
     detail: dict[str, Any] = Field(default_factory=dict)
@@ -411,7 +411,8 @@ class Stats(Frozen):
 # returned to the user, and a right answer must not be labelled wrong because of a character. Values nested too deeply
 # to be read back are refused.
 
-_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
+_AS_JSON = partial(TypeAdapter(Any).dump_python, mode="json")
+"""A value that JSON lacks, e.g. a date, as JSON."""
 _LEFT: tuple[Action, ...] = ("reject", "respond")
 
 
@@ -422,7 +423,9 @@ def frozen(content: Content) -> Content:
         UnstorableError: It cannot be written or read back, or its candidate cannot and no other decision is allowed.
     """
     try:
-        read = Content.model_validate_json(json.dumps(_clean(content.model_dump()), ensure_ascii=False))
+        text = json.dumps(content.model_dump(), ensure_ascii=False, default=_AS_JSON)
+        plain = json.loads(without_surrogates(text), parse_constant=lambda _: None)  # NaN and infinities
+        read = Content.model_validate_json(json.dumps(plain))
     except (ValueError, TypeError, RecursionError) as error:
         raise UnstorableError(f"this content cannot be stored: {_first_problem(error)}.") from error
     if content.kind == "audit" or json_fault(_values(content.candidate)) is None:
@@ -453,18 +456,6 @@ def _values(candidate: Candidate | None) -> list[Any]:
     if candidate is None:
         return []
     return [candidate.text, *((call.name, call.arguments) for call in candidate.tool_calls)]
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return without_surrogates(value)
-    if isinstance(value, dict):
-        return {without_surrogates(str(name)): _clean(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return _ANYTHING.dump_python(value, mode="json")  # e.g. a date
 
 
 def _first_problem(error: Exception) -> str:

@@ -17,7 +17,6 @@ __all__ = [
     "check_callback",
     "check_seconds",
     "check_text",
-    "passes",
     "storable",
     "without_surrogates",
 ]
@@ -65,20 +64,6 @@ def check_seconds(name: str, seconds: float, way_out: str) -> None:
     """
     if not 0 < seconds <= LONGEST:
         raise UsageError(f"{name} must be above 0 seconds and at most ten years, got {seconds}. {way_out}")
-
-
-def passes(on_watch_failure: str) -> bool:
-    """Whether an answer passes although its watch could not be written.
-
-    Raises:
-        UsageError: Another word than "hold" or "pass".
-    """
-    if on_watch_failure not in ("hold", "pass"):
-        raise UsageError(
-            f'on_watch_failure must be "hold" or "pass", got {on_watch_failure!r}. "hold" holds accepted answers back '
-            "while they cannot be recorded."
-        )
-    return on_watch_failure == "pass"
 
 
 def check_text(name: str, text: str, most: int) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
 from sqlalchemy import insert, select, update
@@ -33,7 +33,7 @@ from ..types import Frozen
 from ..verdict import Verdict
 from .database import SYSTEM, Transaction
 from .errors import StoreUnavailableError
-from .limits import LONGEST_KEY, LONGEST_NAME, check_text, passes, storable
+from .limits import LONGEST_KEY, LONGEST_NAME, check_text, storable
 from .store import ReviewStore
 from .tables import LONGEST_MONITOR, monitors, steps
 
@@ -179,11 +179,9 @@ class DriftMonitor(_Monitor[DriftState]):
 
     needs_scores = True
     """A guard has it admit its artifact, and shows it each verdict once."""
-    unwritten = 0
-    """Number of scores that were not written, while ``on_watch_failure="pass"`` let the answers pass."""
 
-    def __init__(self, store: ReviewStore, name: str, test: Drift, on_watch_failure: Literal["hold", "pass"]) -> None:
-        self._test, self._pass, self._patience = test, passes(on_watch_failure), store.database.deadline
+    def __init__(self, store: ReviewStore, name: str, test: Drift) -> None:
+        self._test, self._patience = test, store.database.deadline
         self._waiting, self._turn = SimpleQueue[tuple[float, Future[None]]](), threading.Lock()
         self.admit = test.admit
         super().__init__(store, name, test.start)
@@ -203,18 +201,11 @@ class DriftMonitor(_Monitor[DriftState]):
 
         Raises:
             StoreUnavailableError: The score could not be written within the store's deadline, so that a guard holds the
-                answer back; not under ``on_watch_failure="pass"``, where it is logged and counted.
+                answer back.
         """
         score = self._test.score(verdict)
-        if score is None:
-            return
-        try:
+        if score is not None:
             self._write_together(score)
-        except StoreUnavailableError as error:
-            if not self._pass:
-                raise
-            self.unwritten += 1
-            _log.error("guardrail: a score of monitor %r is not written: %s", self._name, error)
 
     def _write_together(self, score: float) -> None:
         """Write a score; the thread whose turn it is writes those of all threads that wait, with one commit."""
@@ -288,21 +279,9 @@ class Monitors:
             return None
         return self.risk(name, artifact, delta=state.delta, min_audit_rate=state.min_audit_rate)
 
-    def drift(
-        self,
-        name: str,
-        artifact: CalibrationArtifact,
-        *,
-        delta: float = 0.05,
-        seed: int = 0,
-        on_watch_failure: Literal["hold", "pass"] = "hold",
-    ) -> DriftMonitor:
-        """The `DriftMonitor` of this name; ``delta`` and ``seed`` as in `Drift`.
-
-        ``on_watch_failure``: while the database does not take scores, `DriftMonitor.watch` raises, so that guards hold
-        accepted answers back ("hold"); or they pass, and are logged and counted in ``unwritten`` ("pass").
-        """
-        return DriftMonitor(self.store, name, Drift(artifact, delta=delta, seed=seed), on_watch_failure)
+    def drift(self, name: str, artifact: CalibrationArtifact, *, delta: float = 0.05, seed: int = 0) -> DriftMonitor:
+        """The `DriftMonitor` of this name; ``delta`` and ``seed`` as in `Drift`."""
+        return DriftMonitor(self.store, name, Drift(artifact, delta=delta, seed=seed))
 
     def canary(self, name: str, questions: int, *, delta: float = 0.05) -> CanaryMonitor:
         """The `CanaryMonitor` of this name, for a number of questions."""

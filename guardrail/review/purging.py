@@ -26,7 +26,6 @@ from sqlalchemy.sql import ColumnElement
 
 from ..types import Frozen
 from .database import Database
-from .rows import OPEN
 from .tables import items, marks, outbox, steps
 
 __all__ = ["Purged", "purge"]
@@ -63,7 +62,7 @@ def purge(database: Database, older_than: float, who: str, *, dry_run: bool) -> 
     with database.write(max(_DELETING, database.deadline)) as transaction:
         now = transaction.now
         since = now - older_than
-        old, ended = items.c.created < since, items.c.state.not_in(OPEN)
+        old, ended = items.c.created < since, items.c.state != "pending"
         informed = _known(now, min(older_than, _TO_BE_KNOWN))
         going = and_(old, ended, informed)
 

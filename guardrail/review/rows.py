@@ -19,11 +19,8 @@ from .item import Content, Decision, Item, Kind
 from .limits import storable
 from .tables import events, items, outbox
 
-__all__ = ["OPEN", "as_item", "body_of", "change", "check_id", "close", "extend_or_reopen", "fetch", "in_time"]
-__all__ += ["left_undone", "post", "put_back_ended", "send"]
-
-OPEN = ("pending", "claimed")
-"""States in which an item can be decided."""
+__all__ = ["as_item", "body_of", "change", "check_id", "close", "extend_or_reopen", "fetch", "in_time", "is_held"]
+__all__ += ["left_undone", "post", "send", "unheld"]
 
 
 def check_id(item: str) -> None:
@@ -65,8 +62,18 @@ def in_time(now: float) -> ColumnElement[bool]:
     return or_(items.c.deadline.is_(None), items.c.deadline > now)
 
 
-def as_item(row: Row[Any]) -> Item:
-    """The item in a row of the table.
+def unheld(now: float) -> ColumnElement[bool]:
+    """Whether nobody holds an item now: to decide it, or, once it is closed, to carry its decision out."""
+    return or_(items.c.lease_until.is_(None), items.c.lease_until <= now)
+
+
+def is_held(row: Row[Any], now: float) -> bool:
+    """The opposite of `unheld`, of a row."""
+    return row.lease_until is not None and row.lease_until > now
+
+
+def as_item(row: Row[Any], now: float) -> Item:
+    """The item in a row of the table. A pending item that somebody holds now is claimed.
 
     An item whose content or decision cannot be read says so in place of its content. It can only be rejected, and
     counts as not decided, so that nothing of it goes out. An error would hide all other items of a list, and an item
@@ -82,37 +89,27 @@ def as_item(row: Row[Any]) -> Item:
             "stored it, or reject the item."
         )
         content, decision = Content(question=explanation, kind=kind, allowed=("reject",)), None
+    state = "claimed" if row.state == "pending" and is_held(row, now) else row.state
     return Item(
         id=row.id,
         number=row.number,
         key=row.key,
         content=content,
-        state=row.state,
+        state=state,
         created=row.created,
         deadline=row.deadline,
-        holder=None if row.state == "pending" else row.holder,  # of an ended lease; see `put_back_ended`
+        holder=None if state == "pending" else row.holder,  # the holder of an ended lease can still decide
         lease_until=row.lease_until,
         callback=row.callback,
         decision=decision,
     )
 
 
-def put_back_ended(transaction: Transaction) -> None:
-    """Put items whose lease has ended back in the queue.
-
-    Lease and holder stay in the row: the holder can still decide, as long as nobody else claims the item.
-    """
-    stale = select(items).where(items.c.state == "claimed", items.c.lease_until <= transaction.now)
-    for row in transaction.execute(stale.with_for_update(skip_locked=True)).all():
-        detail = {"holder": row.holder}
-        change(transaction, row, SYSTEM, "lease_expired", detail, state="pending", lease_until=None)
-
-
 def close(transaction: Transaction, row: Row[Any]) -> Row[Any]:
     """Close an item, so that it can no longer be decided, and queue the callback that says so."""
-    detail = {"holder": row.holder if row.state == "claimed" else None}
+    detail = {"holder": row.holder if is_held(row, transaction.now) else None}
     closed = change(transaction, row, SYSTEM, "expired", detail, state="expired", lease=None, lease_until=None)
-    post(transaction, as_item(closed))
+    post(transaction, as_item(closed, transaction.now))
     return closed
 
 

@@ -118,7 +118,6 @@ class ReviewStore:
         key: str | None = None,
         expires_in: float | None = None,
         callback: str | None = None,
-        who: str = SYSTEM,
         reopen: bool = False,
         within: float | None = None,
     ) -> Item:
@@ -132,14 +131,13 @@ class ReviewStore:
             expires_in: Seconds until the deadline of the decision, at most ten years; None for no deadline.
             callback: http(s) URL that receives the decision, or the event that nobody decided in time; see
                 `guardrail.review.Deliverer`.
-            who: Name in the audit trail.
             reopen: If the key exists: extend the deadline of an undecided item to ``expires_in`` from now, and open an
                 expired item again. Without it a deadline never changes.
             within: Seconds it may take, if that is less than the store's deadline.
 
         Raises:
             UsageError: A callback that is not an http(s) URL or holds a secret, a time that is not positive or above
-                ten years, or a key or name that a database cannot hold.
+                ten years, or a key that a database cannot hold.
             UnstorableError: The content cannot be stored; see `guardrail.review.item`.
         """
         if callback is not None:
@@ -148,7 +146,6 @@ class ReviewStore:
             check_seconds("expires_in", expires_in, "Use None for no limit.")
         if key is not None:
             check_text("key", key, LONGEST_KEY)
-        check_text("who", who, LONGEST_NAME)
         content = frozen(content)
         ticket = secrets.token_hex(16)
         with self._within(within) as transaction:
@@ -170,12 +167,12 @@ class ReviewStore:
                 added = new.on_conflict_do_update(index_elements=["key"], set_={"key": new.excluded.key})
                 row = transaction.execute(added.returning(items)).one()
             if row.id == ticket:
-                transaction.log(who, "enqueued", {"key": row.key, "kind": row.kind}, ticket)
+                transaction.log(SYSTEM, "enqueued", {"key": row.key, "kind": row.kind}, ticket)
             elif reopen:
                 row = rows.extend_or_reopen(transaction, row, deadline)
-            elif row.state in rows.OPEN and row.deadline is not None and row.deadline <= transaction.now:
+            elif row.state == "pending" and _is_late(row, transaction):
                 row = rows.close(transaction, row)
-            return as_item(row)
+            return as_item(row, transaction.now)
 
     # -- reviewing -------------------------------------------------------------------------------------------------
 
@@ -207,15 +204,13 @@ class ReviewStore:
         """
         _check_lease(reviewer, seconds)
         with self.database.write() as transaction:
-            rows.put_back_ended(transaction)
             row = _free(transaction, reviewer, kinds) if item is None else _named(transaction, reviewer, item)
             if row is None:
                 return None
             until = transaction.now + seconds
             lease = {"holder": reviewer, "lease": secrets.token_hex(32), "lease_until": until}
-            return _lease_in(
-                rows.change(transaction, row, reviewer, "claimed", {"until": until}, state="claimed", **lease)
-            )
+            claimed = rows.change(transaction, row, reviewer, "claimed", {"until": until}, **lease)
+            return _lease_in(claimed, transaction)
 
     def held(self, item: str, reviewer: str) -> Lease | None:
         """The lease by which this reviewer holds an item now, or None.
@@ -225,8 +220,8 @@ class ReviewStore:
         """
         with self.database.read() as transaction:
             row = rows.fetch(transaction, item)
-            mine = row.state == "claimed" and row.holder == reviewer and row.lease_until > transaction.now
-            return _lease_in(row) if mine else None
+            mine = row.state == "pending" and row.holder == reviewer and rows.is_held(row, transaction.now)
+            return _lease_in(row, transaction) if mine else None
 
     def renew(self, lease: Lease, *, seconds: float = LEASE) -> Lease:
         """Keep an item longer."""
@@ -234,8 +229,8 @@ class ReviewStore:
         with self.database.write() as transaction:
             row = _held_row(transaction, lease)
             until = transaction.now + seconds
-            changed = {"state": "claimed", "lease_until": until}
-            return _lease_in(rows.change(transaction, row, lease.reviewer, "renewed", {"until": until}, **changed))
+            renewed = rows.change(transaction, row, lease.reviewer, "renewed", {"until": until}, lease_until=until)
+            return _lease_in(renewed, transaction)
 
     def release(self, lease: Lease) -> None:
         """Give an item back to the queue."""
@@ -247,7 +242,7 @@ class ReviewStore:
         check_text("who", who, LONGEST_NAME)
         with self.database.write() as transaction:
             row = rows.fetch(transaction, item, lock=True)
-            if row.state == "claimed":
+            if row.state == "pending" and rows.is_held(row, transaction.now):
                 rows.change(transaction, row, who, "released", {"holder": row.holder}, **_PUT_BACK)
 
     def decide(self, lease: Lease, decision: Decision) -> Item:
@@ -280,7 +275,7 @@ class ReviewStore:
     def _decide(self, item: str, reviewer: str, token: str | None, decision: Decision) -> Item:
         with self.database.write() as transaction:
             row = rows.fetch(transaction, item, lock=True)
-            known = as_item(row)
+            known = as_item(row, transaction.now)
             if known.decision is not None and token in (None, row.lease) and known.decision.same_as(decision):
                 return known  # a retry whose first answer was lost
             _check_hold(transaction, row, reviewer, token)
@@ -300,21 +295,20 @@ class ReviewStore:
                 decision=dated.model_dump_json(),
                 decided_at=transaction.now,
             )
-            rows.post(transaction, decided := as_item(changed))
+            rows.post(transaction, decided := as_item(changed, transaction.now))
             return decided
 
     def expire(self) -> int:
-        """Close items whose deadline has passed and put items with ended leases back. Reviewing does not depend on it.
+        """Close items whose deadline has passed. Reviewing does not depend on it.
 
         Returns:
             Number of items closed.
         """
         with self.database.write() as transaction:
-            late = select(items).where(items.c.state.in_(rows.OPEN), items.c.deadline <= transaction.now)
+            late = select(items).where(items.c.state == "pending", items.c.deadline <= transaction.now)
             closed = transaction.execute(late.with_for_update(skip_locked=True)).all()
             for row in closed:
                 rows.close(transaction, row)
-            rows.put_back_ended(transaction)
             return len(closed)
 
     # -- carrying out ----------------------------------------------------------------------------------------------
@@ -335,15 +329,15 @@ class ReviewStore:
         check_seconds("a lease", seconds, "Use 600.")
         with self.database.write() as transaction:
             until = transaction.now + seconds
-            unheld = or_(items.c.lease_until.is_(None), items.c.lease_until <= transaction.now)
-            available = select(items).where(items.c.id.in_(ids), items.c.state.not_in(rows.OPEN), unheld)
+            ended = select(items).where(items.c.id.in_(ids), items.c.state != "pending")
+            available = ended.where(rows.unheld(transaction.now))
             # In a fixed order, so that two workers cannot deadlock.
             free = transaction.execute(available.order_by(items.c.number).with_for_update()).all()
             if len(free) < len(set(ids)):
                 return []
             for row in free:
                 rows.change(transaction, row, SYSTEM, "taken_up", {"until": until}, lease_until=until)
-            return [WorkLease(as_item(row), until) for row in free]
+            return [WorkLease(as_item(row, transaction.now), until) for row in free]
 
     def settle(self, work_lease: WorkLease, *, what: str = "put_down", again: bool) -> None:
         """End a lease. If another worker has taken the item over, that worker keeps it.
@@ -390,7 +384,7 @@ class ReviewStore:
         left = max(until - time.monotonic(), _LAST_LOOK)
         try:
             with self.database.read(min(left, self.database.deadline)) as transaction:
-                return as_item(rows.fetch(transaction, item))
+                return as_item(rows.fetch(transaction, item), transaction.now)
         except StoreUnavailableError as error:
             _log.warning("Waiting for a decision goes on: %s", error)
             return None
@@ -409,12 +403,11 @@ class ReviewStore:
         """
         with self._within(within) as transaction:
             row = rows.fetch(transaction, item, lock=True)
-            late = row.deadline is not None and row.deadline <= transaction.now
-            if row.state in rows.OPEN and (late or not only_if_late):
+            if row.state == "pending" and (not only_if_late or _is_late(row, transaction)):
                 if why:
                     transaction.log(SYSTEM, "cancelled", {"reason": why}, row.id)
                 row = rows.close(transaction, row)
-            return as_item(row)
+            return as_item(row, transaction.now)
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -424,7 +417,7 @@ class ReviewStore:
             return None
         with self.database.read() as transaction:
             row = transaction.execute(select(items).where(items.c.key == key)).one_or_none()
-            return None if row is None else as_item(row)
+            return None if row is None else as_item(row, transaction.now)
 
     def item(self, item: str) -> Item:
         """The current state of one item.
@@ -433,19 +426,24 @@ class ReviewStore:
             UnknownItemError: No item has this id.
         """
         with self.database.read() as transaction:
-            return as_item(rows.fetch(transaction, item))
+            return as_item(rows.fetch(transaction, item), transaction.now)
 
     def items(
         self, states: Sequence[State] | None = None, *, limit: int = 100, offset: int = 0, newest: bool = False
     ) -> list[Item]:
         """Items in order of arrival, or newest first (decided ones by the time of the decision)."""
         order = [ended.desc(), items.c.number.desc()] if newest else [items.c.number]
-        # The numbers come from an index, so that only the rows of this page are read with their contents.
-        page = select(items.c.number).where(items.c.state.in_(get_args(State) if states is None else states))
-        numbers = page.order_by(*order).limit(limit).offset(offset).scalar_subquery()
+        wanted = set(get_args(State) if states is None else states)
         with self.database.read() as transaction:
+            stored = {"pending" if state == "claimed" else state for state in wanted}
+            page = select(items.c.number).where(items.c.state.in_(stored))
+            if len(wanted & {"pending", "claimed"}) == 1:
+                free = rows.unheld(transaction.now)
+                page = page.where(or_(items.c.state != "pending", free if "pending" in wanted else ~free))
+            # The numbers come from an index, so that only the rows of this page are read with their contents.
+            numbers = page.order_by(*order).limit(limit).offset(offset).scalar_subquery()
             listing = transaction.execute(select(items).where(items.c.number.in_(numbers)).order_by(*order))
-            return [as_item(row) for row in listing]
+            return [as_item(row, transaction.now) for row in listing]
 
     def search(self, wanted: str, *, limit: int = 50) -> list[Item]:
         """The item with this ticket or key; otherwise items whose question or answers contain this text, newest first.
@@ -462,7 +460,7 @@ class ReviewStore:
         texts = texts.order_by(items.c.number.desc()).limit(limit)
         with self.database.read() as transaction:
             found = transaction.execute(named).all() or transaction.execute(texts).all()
-            return [as_item(row) for row in found]
+            return [as_item(row, transaction.now) for row in found]
 
     def trail(self, item: str | None = None, *, limit: int = 1000) -> list[Event]:
         """The audit trail of an item, or of everything (the newest lines), oldest first."""
@@ -480,18 +478,17 @@ class ReviewStore:
         with self.database.read() as transaction:
             return rows.left_undone(transaction, ids)
 
-    def note_event(self, what: str, detail: dict[str, Any], *, who: str = SYSTEM, item: str = "") -> None:
+    def note_event(self, what: str, detail: dict[str, Any], *, item: str = "") -> None:
         """Add a line to the audit trail, e.g. a monitor's alarm.
 
         Raises:
             UsageError: ``what`` has more than 32 characters, or a text cannot be stored.
         """
         check_text("what", what, _LONGEST_WORD)
-        check_text("who", who, LONGEST_NAME)
         if item:
             rows.check_id(item)
         with self.database.write() as transaction:
-            transaction.log(who, what, detail, item)
+            transaction.log(SYSTEM, what, detail, item)
 
     def purge(self, older_than: float, *, who: str = SYSTEM, dry_run: bool = False) -> Purged:
         """Delete old items that nobody waits for, with contents and callbacks; see `guardrail.review.purging`.
@@ -531,13 +528,13 @@ class ReviewStore:
             states = numbers(items.c.state)
             posts = numbers(outbox.c.state, outbox.c.state.in_(("waiting", "dead")))
             actions = numbers(items.c.action, items.c.state == "decided")
-            stale = numbers(items.c.state, items.c.state == "claimed", items.c.lease_until <= transaction.now)
-            first = select(func.min(items.c.number)).where(items.c.state.in_(rows.OPEN)).scalar_subquery()
+            held = numbers(items.c.state, items.c.state == "pending", items.c.lease_until > transaction.now)
+            first = select(func.min(items.c.number)).where(items.c.state == "pending").scalar_subquery()
             oldest = transaction.execute(select(items.c.created).where(items.c.number == first)).scalar_one_or_none()
-        back = stale.get("claimed", 0)
+        claimed = held.get("pending", 0)
         return Stats(
-            pending=states.get("pending", 0) + back,
-            claimed=states.get("claimed", 0) - back,
+            pending=states.get("pending", 0) - claimed,
+            claimed=claimed,
             decided=states.get("decided", 0),
             expired=states.get("expired", 0),
             actions=actions,
@@ -556,7 +553,7 @@ async def _alook(look: Callable[[], Item | None], until: float) -> Item | None:
         return None
 
 
-_PUT_BACK = {"state": "pending", "holder": None, "lease": None, "lease_until": None}
+_PUT_BACK = {"holder": None, "lease": None, "lease_until": None}
 """Columns of an item that was given back."""
 
 
@@ -565,14 +562,19 @@ def _check_lease(reviewer: str, seconds: float) -> None:
     check_seconds("a lease", seconds, "Use 600.")
 
 
-def _lease_in(row: Row[Any]) -> Lease:
+def _lease_in(row: Row[Any], transaction: Transaction) -> Lease:
     """The lease of a claimed item."""
-    return Lease(as_item(row), row.lease, row.holder, row.lease_until)
+    return Lease(as_item(row, transaction.now), row.lease, row.holder, row.lease_until)
+
+
+def _is_late(row: Row[Any], transaction: Transaction) -> bool:
+    return row.deadline is not None and row.deadline <= transaction.now
 
 
 def _free(transaction: Transaction, reviewer: str, kinds: Sequence[Kind] | None) -> Row[Any] | None:
     """The oldest free item, locked; items that this reviewer gave back come last."""
-    free = select(items).where(items.c.state == "pending", rows.in_time(transaction.now))
+    now = transaction.now
+    free = select(items).where(items.c.state == "pending", rows.in_time(now), rows.unheld(now))
     if kinds is not None:
         free = free.where(items.c.kind.in_(kinds))
     # Skip rows that another process is claiming.
@@ -586,8 +588,8 @@ def _free(transaction: Transaction, reviewer: str, kinds: Sequence[Kind] | None)
 def _named(transaction: Transaction, reviewer: str, item: str) -> Row[Any] | None:
     """An item that is free, or that this reviewer holds, locked."""
     row = rows.fetch(transaction, item, lock=True)
-    free = row.state == "pending" or (row.state == "claimed" and row.holder == reviewer)
-    return row if free and (row.deadline is None or row.deadline > transaction.now) else None
+    free = row.state == "pending" and (row.holder == reviewer or not rows.is_held(row, transaction.now))
+    return row if free and not _is_late(row, transaction) else None
 
 
 def _held_row(transaction: Transaction, lease: Lease) -> Row[Any]:
@@ -604,14 +606,15 @@ def _check_hold(transaction: Transaction, row: Row[Any], reviewer: str, token: s
     why = rows.left_undone(transaction, [row.id]).get(row.id) if row.state == "expired" else None
     if why is not None:
         raise ItemExpiredError(f"item {row.id} was closed, and nobody waits for a decision any more. {why}")
-    if row.state == "expired" or (row.deadline is not None and row.deadline <= transaction.now):
+    if row.state == "expired" or _is_late(row, transaction):
         raise ItemExpiredError(f"the deadline of item {row.id} has passed, so nobody waits for a decision any more.")
+    held = rows.is_held(row, transaction.now)
     if token is None:
-        if row.state == "claimed" and row.lease_until > transaction.now:
+        if held:
             raise LeaseLostError(f"{row.holder} is reviewing item {row.id}. Nothing was recorded; try again later.")
         return
     if row.lease != token:
-        holder = f"{row.holder} holds it now" if row.state == "claimed" else "it went back to the queue"
+        holder = f"{row.holder} holds it now" if held else "it went back to the queue"
         raise LeaseLostError(
             f"{reviewer}'s lease of item {row.id} has ended and {holder}. Nothing was recorded; claim it again."
         )

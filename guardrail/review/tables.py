@@ -26,7 +26,7 @@ items = Table(
     Column("key", String(512), nullable=False, unique=True),
     Column("kind", String(32), nullable=False),
     Column("content", Text, nullable=False),
-    Column("state", String(16), nullable=False),
+    Column("state", String(16), nullable=False),  # pending, also while somebody holds it; decided or expired
     Column("created", Float(53), nullable=False),
     Column("deadline", Float(53)),
     Column("holder", String(256)),
@@ -41,7 +41,7 @@ items = Table(
 ended = func.coalesce(items.c.decided_at, items.c.created)
 """Time of the decision; for an item that nobody decided, time of its arrival."""
 # Each index holds all columns that one count or list needs, so that only the rows to show are read with their contents.
-Index("review_items_queue", items.c.state, items.c.number, items.c.deadline, items.c.kind)
+Index("review_items_queue", items.c.state, items.c.number, items.c.deadline, items.c.kind, items.c.lease_until)
 Index("review_items_late", items.c.state, items.c.deadline)
 Index("review_items_action", items.c.state, items.c.action)
 Index("review_items_history", items.c.state, ended, items.c.number)

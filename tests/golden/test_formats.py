@@ -115,7 +115,7 @@ VERSIONS = [
     Version("reviews.sql", "VALUES('layout','1')", ReviewStore),
     Version("verdicts.sql", "user_version=1", VerdictStore),
     Version("pairs.sql", "user_version=1", lambda path: len(PairCache(path))),
-    Version("tokens.json", '"format": 1', Accounts),
+    Version("tokens.json", '"format": 1', lambda path: Accounts(path).all()),
 ]
 
 

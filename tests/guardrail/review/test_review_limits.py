@@ -102,9 +102,7 @@ def test_names_that_no_database_holds(store: ReviewStore, name: str) -> None:
     claim(store, "r" * 256)
     for attempt in (
         lambda: store.claim(name),
-        lambda: store.enqueue(CONTENT, who=name),
         lambda: store.take_back(item.id, who=name),
-        lambda: store.note_event("word", {}, who=name),
         lambda: store.purge(1.0, who=name),
     ):
         with pytest.raises(UsageError, match=r"characters|NUL"):

@@ -173,7 +173,7 @@ def test_the_form_of_a_call_follows_the_tools_schema(store: ReviewStore, site: S
         ("argument:0:1", "501", "amount: 501 is greater than the maximum of 500"),
         ("argument:0:1", "12,5", "Amount must be a number"),
         ("argument:0:1", "", "&#39;amount&#39; is a required property"),
-        ("argument:0:2", '"stolen"', "reason must be one of its choices"),
+        ("argument:0:2", '"stolen"', "reason: &#39;stolen&#39; is not one of"),
     ],
 )
 def test_an_edit_that_the_tool_would_refuse_consumes_nothing(
