@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections import Counter as Counted
 from contextlib import suppress
 from typing import Any
 
@@ -13,16 +11,11 @@ pytest.importorskip("langchain.agents", reason="the `agents` extra is not instal
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware, wrap_model_call
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
-from pydantic import PrivateAttr
 
-from guardrail.prompting import question_text
-from guardrail.sampling.calls import SAMPLE_INDEX
-from guardrail.sampling.draws import Draws
-from guardrail.testing import ended
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.verdict import AbstainedError, Reason, UnmeasuredError
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of
@@ -151,62 +144,9 @@ def test_middleware_that_asks_again_about_a_held_message_draws_it_once(other: An
     assert (interrupt.value["candidate"]["text"], model.made) == ("ans0", 5)
 
 
-class Wavering(AgentChat):
-    """Says "wrong" with probability .65 at each call, so that all samples agree on it now and then."""
-
-    _times: Any = PrivateAttr(default_factory=Counted)
-
-    def _generate(
-        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
-    ) -> ChatResult:
-        call = (question_text(messages), run_manager.metadata.get(SAMPLE_INDEX, -1))
-        with self._lock:
-            self._times[call] += 1
-        draw = random.Random(f"{call} {self._times[call]}").random()  # of this call alone: threads change nothing
-        answer = "wrong" if draw < 0.65 else f"other {draw}"
-        return ChatResult(generations=[ChatGeneration(message=ended(AIMessage(content=answer)))])
-
-
-@wrap_model_call
-def insisting(request: Any, handler: Any) -> Any:
-    """Asks again until an answer is accepted, three times at most."""
-    for last in (False, False, True):
-        try:
-            response = handler(request)
-        except AbstainedError:
-            if last:
-                raise
-        else:
-            if last or response.result[-1].response_metadata["guardrail"]["accepted"]:
-                return response
-    raise AssertionError("unreachable")
-
-
-def wrong_answers(on_abstain: Any, *others: Any, questions: int = 60, remember: bool = True) -> int:
-    model = Wavering()
+def test_middleware_that_asks_again_about_a_message_in_place_of_an_answer_gets_it_again() -> None:
+    model = Counter()
     artifact = artifact_of(model)
-    own = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"], on_abstain=on_abstain, probe="off")
-    if not remember:
-        own._gate.draws = Draws(0)
-    agent: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=[*others, own])
-    wrong = 0
-    for number in range(questions):
-        try:
-            result = agent.invoke({"messages": f"question {number}"})
-        except AbstainedError:
-            continue
-        wrong += result["messages"][-1].text == "wrong"
-    return wrong
-
-
-@pytest.mark.slow
-def test_middleware_that_asks_until_an_answer_is_accepted_accepts_no_more_wrong_ones() -> None:
-    once = wrong_answers("message")
-    assert 6 < once < 18
-    assert wrong_answers("message", insisting) == once
-    assert wrong_answers("message", insisting, remember=False) > 1.5 * once  # what the memory prevents
-
-
-@pytest.mark.parametrize("on_abstain", ["raise", lambda verdict: None], ids=["raise", "handler"])
-def test_nor_does_it_whatever_becomes_of_an_abstention(on_abstain: Any) -> None:
-    assert wrong_answers(on_abstain, insisting, questions=40) == wrong_answers(on_abstain, questions=40) > 0
+    own = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"], on_abstain="message")
+    agent: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=[twice, own])
+    assert (agent.invoke({"messages": "what?"})["messages"][-1].text, model.made) == (ABSTENTION, 5)

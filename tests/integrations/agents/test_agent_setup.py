@@ -13,7 +13,6 @@ pytest.importorskip("langchain.agents", reason="the `agents` extra is not instal
 
 from langchain.agents import create_agent
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
-from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
@@ -67,11 +66,19 @@ def test_a_misspelt_name_of_a_tool_is_refused_at_the_first_step(gate: Any) -> No
         ({"tools": {"transfer": "collect"}, "exempt": "balance"}, "exempt= must be a list of tool names"),
         ({"tools": {"transfer": "collect"}, "exempt": [len]}, "exempt= must be a list of tool names"),
         ({"tools": {"transfer": "colect"}}, r"no artifact at colect. Did you mean 'collect'\?"),
+        ({"exempt": ["balance"]}, "nothing would be gated"),
+        ({"tools": {"balance": "collect"}, "exempt": ["balance"]}, r"gated .* and exempt"),
+        ({"artifact": artifact_of(MODEL), "on_abstain": "shrug"}, "on_abstain"),
     ],
 )
-def test_tools_of_another_form_are_refused(options: dict[str, Any], message: str) -> None:
+def test_misuse_is_refused_when_the_gate_is_made(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         GuardrailMiddleware(**options)
+
+
+def test_artifacts_that_were_not_drawn_together_are_refused() -> None:
+    with pytest.raises(ArtifactMismatchError, match="another n"):
+        GuardrailMiddleware(artifact_of(MODEL), tools={"*": artifact_of(MODEL, n=6)})
 
 
 @pytest.mark.parametrize("gate", ["collect", artifact_of(MODEL)], ids=["collect", "artifact"])
@@ -108,6 +115,8 @@ def test_another_prompt_or_a_missing_tool_names_what_an_agent_can_change() -> No
     assert "guard.prompt | guard" not in str(refused.value)
     with pytest.raises(ArtifactMismatchError, match=r"Missing: balance. Bind those of the calibration, or"):
         ask(guard, [transfer, close], saver=InMemorySaver())
+    with pytest.raises(ArtifactMismatchError, match=r"does not offer \['balance', 'close', 'transfer'\]"):
+        ask(guard, [], saver=InMemorySaver())
 
 
 def test_the_arguments_to_compare_are_checked_and_merged_while_collecting() -> None:
@@ -127,13 +136,6 @@ def test_the_arguments_to_compare_are_checked_and_merged_while_collecting() -> N
         UsageError, match=r"name 'amonut', which is not an argument of transfer. Did you mean 'amount'\?"
     ):
         shown(using={"judge": ToolCallJudge(arguments={"transfer": ["amonut"]})}, records="refused.jsonl")
-
-
-def test_a_message_that_no_gate_judges_needs_no_samples() -> None:
-    model = AgentChat(steps={("q", 0): [calls(("balance", {"account": "a"}))], ("q", 1): ["done"]})
-    guard = GuardrailMiddleware(tools={"*": artifact_of(model)}, exempt=["balance"], on_abstain="message")
-    create_agent(model, TOOLS, system_prompt=SYSTEM, middleware=[guard]).invoke({"messages": [HumanMessage("q")]})
-    assert model.made == 2
 
 
 class Weather(BaseModel):

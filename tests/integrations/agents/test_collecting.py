@@ -34,6 +34,7 @@ from integrations.langchain_agents import GuardrailMiddleware, unsure
 from integrations.langgraph_review import ReviewBridge
 from integrations.watcher import Watcher
 from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, artifact_of, balance, calls, close, sending
+from tests.integrations.frameworks.cases import decide_in
 
 SENT: list[int] = []
 
@@ -269,9 +270,7 @@ def test_answers_are_collected_and_learned_like_calls() -> None:
             (waiting,) = ask(guarded_agent, text, text)["__interrupt__"]
             (item,) = bridge.enqueue(guarded_agent, {"configurable": {"thread_id": text}})
             assert (waiting.value["kind"], item.content.blind) == ("answer", True)
-            lease = store.claim("ann", item=item.id)
-            assert lease is not None
-            store.decide(lease, Decision(action="approve" if text.startswith("plain") else "reject"))
+            decide_in(store, item, Decision(action="approve" if text.startswith("plain") else "reject"))
     assert agent_says(guarded_agent, bridge, "plain 1") == "word 1"
     learned = CliRunner().invoke(
         app, ["learn", "reviews.db", "--tool", "answer", "--alpha", "0.3", "--out", "answers.json"]
@@ -318,9 +317,7 @@ def approved(n: int, names: str = "case", overtaken: int = 0, store: str = "revi
                 ask(guarded_agent, "hello", text)
                 bridge.enqueue(guarded_agent, {"configurable": {"thread_id": text}})
                 continue
-            lease = opened.claim("ann", item=item.id)
-            assert lease is not None
-            opened.decide(lease, Decision(action="approve"))
+            decide_in(opened, item, Decision(action="approve"))
 
 
 def learn(store: str, *arguments: str, tool: str = "transfer", code: int = 0) -> str:
@@ -376,9 +373,7 @@ def test_of_two_people_who_disagree_about_equal_calls_the_stricter_counts() -> N
         for thread, action in (("a", "approve"), ("b", "reject")):
             ask(guarded_agent, "again", thread)
             (item,) = ReviewBridge(store).enqueue(guarded_agent, {"configurable": {"thread_id": thread}})
-            lease = store.claim("ann", item=item.id)
-            assert lease is not None
-            store.decide(lease, Decision(action=action))
+            decide_in(store, item, Decision(action=action))
     output = learn("reviews.db", "--alpha", "0.3", "--out", "gate.json")
     assert "1 approved messages count as wrong: equal ones were rejected or edited." in output
     right = [record.correct for record in read_records("gate.records.jsonl").records]
@@ -408,9 +403,7 @@ def test_a_gate_knows_the_turns_after_a_tool_has_run() -> None:
         for text in {text for text, _ in model.steps}:
             ask(collected, text, text)
             (item,) = bridge.enqueue(collected, {"configurable": {"thread_id": text}})
-            lease = store.claim("ann", item=item.id)
-            assert lease is not None
-            store.decide(lease, Decision(action="approve"))
+            decide_in(store, item, Decision(action="approve"))
     done = CliRunner().invoke(app, ["learn", "reviews.db", "--tool", "transfer", *FIT, "g.json"])
     assert done.exit_code == 0, done.output
     gate = GuardrailMiddleware(tools={"transfer": "g.json", "close": "collect"}, exempt=["balance"])
@@ -553,9 +546,7 @@ def test_the_item_that_others_wait_for_is_named_with_its_holder() -> None:
             bridge.enqueue(guarded_agent, {"configurable": {"thread_id": name}})
         first, *others = store.items()
         for item in others:
-            lease = store.claim("ann", item=item.id)
-            assert lease is not None
-            store.decide(lease, Decision(action="approve"))
+            decide_in(store, item, Decision(action="approve"))
         store.claim("bob", item=first.id)
     refused = CliRunner().invoke(app, ["learn", "reviews.db", "--tool", "transfer"])
     output = " ".join(refused.output.replace("│", "").split())

@@ -1,9 +1,8 @@
-"""The agent's gated model: where it judges, what its judges show, and how many calls it makes at once."""
+"""The agent's gated model: what its judges show, and how many calls it makes at once."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,18 +11,16 @@ import pytest
 pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
 
 from langchain.agents import create_agent
-from langchain_core.runnables import RunnableLambda
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from guardrail.judges import Judge, JudgeSpec
 from guardrail.prompting import PromptWrapping
-from guardrail.sampling.limits import current_limits
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator as make
 from guardrail.verdict import Verdict
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.guardrail.sampling.test_limits import Busy, Seen, soon
-from tests.guardrail.uncertainty.test_async_measuring import PATIENCE, Patient
+from tests.guardrail.uncertainty.test_async_measuring import PATIENCE
 from tests.integrations.agents.agent_fakes import SYSTEM
 
 ASKED: Any = {"messages": "what?"}
@@ -60,40 +57,6 @@ def middleware(model: ScriptedChat, *, judge: Any = None, n: int = 4, **more: An
 
 def agent_of(model: ScriptedChat, **more: Any) -> Any:
     return create_agent(model, system_prompt=SYSTEM, middleware=[middleware(model, **more)])
-
-
-def judged_as(result: dict[str, Any]) -> Any:
-    return result["messages"][-1].response_metadata["guardrail"]
-
-
-# -- where it judges -----------------------------------------------------------------------------------------------
-
-
-def test_the_loop_runs_while_a_judge_thinks() -> None:
-    judge, model = Patient(), ScriptedChat(default=SAME)
-    agent = agent_of(model, judge=judge)
-
-    async def run() -> dict[str, Any]:
-        asking = asyncio.create_task(agent.ainvoke(ASKED))
-        while not (judge.thinking.is_set() or asking.done()):
-            await asyncio.sleep(0.001)
-        judge.loop_ran.set()  # reached only if the judge does not hold the loop up
-        return await asyncio.wait_for(asking, PATIENCE)
-
-    result = asyncio.run(run())
-    assert judge.threads
-    assert not judge.held_up
-    assert threading.get_ident() not in judge.threads
-    judge.threads.clear()
-    assert judged_as(agent.invoke(ASKED))["uncertainty"] == judged_as(result)["uncertainty"]
-
-
-def test_a_judge_that_costs_nothing_stays_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any, **__: Any) -> Any:
-        raise AssertionError("a thread for a comparison of strings")
-
-    monkeypatch.setattr(asyncio, "to_thread", refused)
-    assert judged_as(asyncio.run(agent_of(ScriptedChat(default=["Paris"])).ainvoke(ASKED)))["accepted"]
 
 
 # -- what streams show ---------------------------------------------------------------------------------------------
@@ -182,27 +145,3 @@ def test_the_middleware_s_own_limit_holds_within_it() -> None:
         agent = agent_of(model, n=10, max_concurrency=own)
         asyncio.run(agent.ainvoke(ASKED, {} if limit is None else {"max_concurrency": limit}))
         assert model.seen.peak == peak
-
-
-def test_without_a_limit_there_is_none() -> None:
-    model = counted(99)
-    agent = agent_of(model, n=10)
-    asyncio.run(agent.ainvoke(ASKED))
-    assert model.seen.peak == 11
-
-
-def test_a_judge_and_a_fallback_are_under_the_same_limit() -> None:
-    limits: list[Any] = []
-
-    def noted(_: Any, __: Any = None) -> bool:
-        limits.append(next((limit.n for limit in current_limits()), None))
-        return False
-
-    model = counted(2)
-    taking_over: Any = RunnableLambda(lambda messages: str(noted(messages)))
-    agent = agent_of(model, judge=Own(noted), on_abstain=taking_over)
-    assert agent.invoke(ASKED, {"max_concurrency": 2})["messages"][-1].text == "False"
-    agent = agent_of(counted(2), judge=Own(noted), on_abstain=taking_over)  # of the first model all is remembered
-    asyncio.run(agent.ainvoke(ASKED, {"max_concurrency": 2}))
-    assert len(limits) >= 2 * 2  # the judge and the fallback, sync and async
-    assert set(limits) == {2, 1}  # the judge's calls, and those inside the one slot of the fallback

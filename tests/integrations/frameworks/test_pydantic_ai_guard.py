@@ -874,11 +874,6 @@ def test_an_agent_whose_capability_removes_the_guards_tool_is_refused() -> None:
     assert inner.calls == []
 
 
-def test_answers_that_no_person_is_asked_about_become_a_message() -> None:
-    _, guarded_agent = answering(Scripted(UNSURE_TEXT), on_abstain="message")
-    assert asyncio.run(guarded_agent.run("?")).output == "Not sure."
-
-
 # -- structured answers ------------------------------------------------------------------------------------------------
 
 
