@@ -7,14 +7,14 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import numpy as np
 
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
-from ..correctness import available_rules, label_file
+from ..correctness import label_file
 from ..data.labels import apply_labels, queue_of, read_labels
 from ..data.progress import bar, silent
 from ..data.records import GIVEN, Record, RecordFile, read_records, rewrite_records
@@ -26,32 +26,15 @@ from .frame.files import keep_inputs, one_file
 from .frame.items import label_by_items, refuse_with_items
 from .frame.labels import print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
-from .frame.options import ItemsOption, RecordsArgument, RewriteOption, flags_under
-from .frame.people import People, ask_people
+from .frame.options import RecordsArgument, RewriteOption
+from .frame.people import Labelling, ask_people
+from .frame.settings import load_settings, with_flags
 from .frame.terminal import console, finish, print_line
-
-rule_flag, people_flag = flags_under("By a rule"), flags_under("By people")
 
 
 @command("label", "calibrating.md#label")
-def label(
-    records: RecordsArgument,
-    out: RewriteOption = None,
-    items: ItemsOption = False,
-    rule: Annotated[
-        str | None, rule_flag(help=f"{', '.join(available_rules())}, python:MODULE:NAME. Default: by the questions.")
-    ] = None,
-    judge_model: Annotated[
-        str | None, rule_flag(help="Model that judges, as `collect --model`.", metavar="MODEL")
-    ] = None,
-    undecided: Annotated[bool, rule_flag("--undecided", help="Label what a rule left undecided.")] = False,
-    labels: Annotated[Path | None, people_flag(help=".jsonl or .csv with id and correct.")] = None,
-    interactive: Annotated[
-        bool, people_flag("--interactive", "-i", help="Judge key by key; saved in --labels.")
-    ] = False,
-    review_store: Annotated[str | None, people_flag(help="Judge on the review page of this store.")] = None,
-    limit: Annotated[int | None, people_flag(help="Judge this many and stop.", min=1)] = None,
-) -> None:
+@with_flags(Labelling)
+def label(*, records: RecordsArgument, out: RewriteOption = None, given: dict[str, Any]) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
 
     Example: calibrate label records.jsonl --rule "token_f1(threshold=0.5)"
@@ -59,59 +42,60 @@ def label(
 
     Read some of the labels: "at most 10 % wrong" will mean wrong by this rule.
     """
-    by_rule, asks = rule is not None or judge_model is not None, interactive or review_store is not None
-    if items:
-        refuse_with_items(rule=by_rule, undecided=undecided, limit=limit)
-    if (by_rule and (asks or labels is not None)) or (interactive and review_store is not None):
-        raise UsageError(
-            "--labels, --interactive, --review-store and a rule exclude each other: give labels, or how to make them"
-        )
-    if undecided and not (by_rule or asks or labels is not None):
-        raise UsageError("--undecided needs who decides: --interactive, --review-store, --labels or --judge-model.")
+    how = load_settings(Labelling, None, given)
+    _refuse_options(how)
     source, target = one_file(records, out)
-    people = labels
-    if asks and labels is None:
+    people = how.labels
+    if how.asks and people is None:
         people = source.with_name(f"{source.stem}.labels.jsonl")
     keep_inputs([people], [target, source])
-    if undecided and not _undecided(file := read_records(source)):
+    if how.undecided and not _undecided(file := read_records(source)):
         print_line(f"Every answer of {file.path} has a label: nothing is undecided.")
         finish([], next_step(file.header, source))
         return
-    if asks and people is not None:
+    if how.asks and people is not None:
         file = read_records(source)
-        flags = " --items" if items else " --undecided" if undecided else ""
-        queue = _queue(file, items=items, undecided=undecided, limit=limit)
-        if not ask_people(file, queue, People(people, review_store, flags), by_items=items):
+        if not ask_people(file, _queue(file, how), how, people):
             return
-    if items:
+    if how.items:
         label_by_items(source, target, people)
         finish([target], f"calibrate fit {listed([target])} --items --alpha 0.1")
         return
-    change = partial(_labelled, people=people, rule=rule, judge_model=judge_model, undecided=undecided)
-    _conclude(rewrite_records(source, target, change), target, by_rule=people is None, undecided=undecided)
+    _conclude(rewrite_records(source, target, partial(_labelled, people=people, how=how)), target, how)
 
 
-def _queue(file: RecordFile, *, items: bool, undecided: bool, limit: int | None) -> list[Record]:
+def _refuse_options(how: Labelling) -> None:
+    """Refuse options that exclude each other, or that miss one."""
+    by_rule, given = how.rule is not None or how.judge_model is not None, how.labels is not None
+    if how.items:
+        refuse_with_items(rule=by_rule, undecided=how.undecided, limit=how.limit)
+    if (by_rule and (how.asks or given)) or (how.interactive and how.review_store is not None):
+        raise UsageError(
+            "--labels, --interactive, --review-store and a rule exclude each other: give labels, or how to make them"
+        )
+    if how.undecided and not (by_rule or how.asks or given):
+        raise UsageError("--undecided needs who decides: --interactive, --review-store, --labels or --judge-model.")
+
+
+def _queue(file: RecordFile, how: Labelling) -> list[Record]:
     """The records that people are asked about, in order."""
-    if items:
+    if how.items:
         return [record for record in queue_of(file.records) if record.items is not None]
-    if undecided:
-        return _surest_first(_undecided(file), file)[:limit]
+    if how.undecided:
+        return _surest_first(_undecided(file), file)[: how.limit]
     if file.header.scope.is_drawn:  # in random order already
-        return queue_of(file.records[:limit], shuffled=False)
-    return queue_of(file.records, limit=limit)
+        return queue_of(file.records[: how.limit], shuffled=False)
+    return queue_of(file.records, limit=how.limit)
 
 
-def _labelled(
-    file: RecordFile, *, people: Path | None, rule: str | None, judge_model: str | None, undecided: bool
-) -> RecordFile:
+def _labelled(file: RecordFile, *, people: Path | None, how: Labelling) -> RecordFile:
     """The file with labels of people, or by a rule; of all answers, or of those that a rule left undecided."""
     if people is None:
-        asked = replace(file, records=table_of(_undecided(file))) if undecided else file
-        decided = _by_rule(asked, rule, judge_model)
+        asked = replace(file, records=table_of(_undecided(file))) if how.undecided else file
+        decided = _by_rule(asked, how)
     else:
         decided = _by_people(file, people)
-    if undecided:
+    if how.undecided:
         return _with_decided(file, decided)
     if people is not None:
         _print_agreement(file, decided.records)
@@ -140,23 +124,22 @@ def _print_agreement(file: RecordFile, labelled: Sequence[Record]) -> None:
         )
 
 
-def _by_rule(file: RecordFile, name: str | None, judge_model: str | None) -> RecordFile:
-    cache = file.path.with_name(f"{file.path.stem}.judge.sqlite")
-    rule = rule_from(file, name, judge_model=judge_model, cache=cache)
-    with bar(console, "judging", "answers") if judge_model is not None else nullcontext(silent) as progress:
+def _by_rule(file: RecordFile, how: Labelling) -> RecordFile:
+    rule = rule_from(file, how.rule, how.judge_model)
+    with bar(console, "judging", "answers") if how.judge_model is not None else nullcontext(silent) as progress:
         return label_file(file, rule, progress)
 
 
-def _conclude(labelled: RecordFile, target: Path, *, by_rule: bool, undecided: bool) -> None:
+def _conclude(labelled: RecordFile, target: Path, how: Labelling) -> None:
     """Say how many labels there are, which look broken, and the next command."""
-    following = next_step(labelled.header, target)
+    following, by_rule = next_step(labelled.header, target), not (how.asks or how.labels)
     print_labels(labelled)
     print_structured(labelled)
     if by_rule:
         print_label_checks(labelled)
     if by_rule and not any(record.references for record in labelled.records):
         following = f"calibrate label {listed([target])} --interactive, as there are no references"
-    elif (by_rule or undecided) and labelled.records.undecided().any():
+    elif (by_rule or how.undecided) and labelled.records.undecided().any():
         following = f"calibrate label {listed([target])} --undecided --interactive; or go on without: {following}"
     finish([target], following)
 

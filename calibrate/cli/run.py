@@ -39,6 +39,7 @@ from .frame.files import keep_inputs, pair_cache
 from .frame.fitting import FitJob, Fitted, fit_by_rule
 from .frame.items import ScoreItems, label_by_items, refuse_with_items, score_by_items
 from .frame.labels import (
+    judge_cache,
     print_label_checks,
     print_labels,
     print_merged,
@@ -145,7 +146,7 @@ def _forecast(settings: RunSettings, questions: Sequence[Question], test_questio
     lines = asking(parts, plan, settings.scorers(), settings, local=local, price=settings.price)
     if not settings.items:  # their scores and labels take no calls
         judged = settings.judge_model is not None or (settings.correctness or "").startswith("chat_judge")
-        replies = [_judge_cache(path) for _, path in parts] if judged else None
+        replies = [judge_cache(path) for _, path in parts] if judged else None
         lines.append(judging(len(questions) + len(test_questions), plan, _estimators(settings, questions), replies))
     return lines
 
@@ -230,7 +231,7 @@ def _records(
 
         def scored_and_labelled(file: RecordFile) -> RecordFile:
             scored = score_records(file, estimators, ranks=ranks, progress=progress)
-            rule = rule_from(file, settings.correctness, judge_model=settings.judge_model, cache=_judge_cache(path))
+            rule = rule_from(file, settings.correctness, settings.judge_model)
             return label_file(scored, rule)
 
         file = rewrite_records(path, path, scored_and_labelled)
@@ -241,7 +242,3 @@ def _records(
 def _estimators(settings: RunSettings, questions: Sequence[Question]) -> Sequence[Estimator]:
     """The estimators to score with: the one of the fit, or all among which it is chosen."""
     return supported(settings.plan(questions)) if settings.score_name == AUTO else settings.estimators(questions)
-
-
-def _judge_cache(records: Path) -> Path:
-    return records.with_name(f"{records.stem}.judge.sqlite")

@@ -22,30 +22,29 @@ _MEANING = {"stated": ", right if a sentence states a reference"}
 """What the default rule for open questions says, for those who did not choose it."""
 
 
-def rule_from(
-    file: RecordFile,
-    name: str | None,
-    *,
-    judge_model: str | None = None,
-    cache: Path | None = None,
-) -> CorrectnessRule:
+def rule_from(file: RecordFile, name: str | None, judge_model: str | None) -> CorrectnessRule:
     """Return the correctness rule that a user names, or the default for these questions and answers.
 
     Args:
         file: The records.
         name: Name of the rule, with parameters or without (`make_rule`).
         judge_model: The model of chat_judge, as a user writes it.
-        cache: File that keeps the verdicts of chat_judge.
 
     Raises:
         UsageError: An unknown rule, a parameter it does not have, or a judge without a model.
     """
+    cache = judge_cache(file.path)
     if judge_model is not None:
         refuse_mixed(name)
         return ChatLabelJudge(resolve_model(judge_model), cache)
     if name is None:
         return default_rule(file.records, file.header.plan.bindings)
     return make_rule(name, **({"cache": cache} if name.startswith("chat_judge(") else {}))
+
+
+def judge_cache(records: Path) -> Path:
+    """Where the verdicts of chat_judge on a record file are kept."""
+    return records.with_name(f"{records.stem}.judge.sqlite")
 
 
 def refuse_mixed(name: str | None) -> None:

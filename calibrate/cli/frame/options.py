@@ -22,8 +22,10 @@ MODEL_HELP = "transformers:PATH, openai-compatible:NAME@URL, python:MODULE:NAME,
 WHAT, ASKING, SCORES = "Questions and model", "Asking", "Scores and labels"
 PROMISE, LABELS, FILES = "Promise", "Labels and test", "Files"
 ANSWERS, CALLS = "About answers (--artifact)", "About calls (--tool)"
+BY_RULE, BY_PEOPLE = "By a rule", "By people"
 COLUMNS = "Columns of a table"
-"""Headings of options in the help of commands."""
+HEADINGS = ("", WHAT, ASKING, SCORES, ANSWERS, CALLS, BY_RULE, BY_PEOPLE, PROMISE, LABELS)
+"""Headings of options in the help of commands, in order."""
 
 
 def flags_under(heading: str) -> Callable[..., Any]:

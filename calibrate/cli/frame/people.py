@@ -6,7 +6,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,68 +21,81 @@ from guardrail.items.item import Item, ItemVerdict
 from guardrail.judges import distinct_answers
 from guardrail.plain_json import canonical_json, sha256_hex, visible
 from guardrail.prompting import question_text
+from guardrail.types import Frozen
 
+from ...correctness import available_rules
 from ...data.labels import LabelSession, open_session
 from ...data.records import Record, RecordFile, RecordHeader
 from ...items.answers import stored_spec
 from .next_commands import listed
+from .options import BY_PEOPLE, BY_RULE
+from .settings import flag
 from .terminal import console, finish, print_line
 
 if TYPE_CHECKING:
     from guardrail.review import Content
 
 
-@dataclass(frozen=True, slots=True)
-class People:
-    """Where people label.
+class Labelling(Frozen):
+    """Who decides which answers are right. Every field is a flag of `label`."""
 
-    Attributes:
-        labels: The file of their labels.
-        store: The review store on whose page they decide; None for this terminal.
-        flags: Further flags of the command.
-    """
+    items: bool = flag("", "Label each item (field of JSON).", False)
+    rule: str | None = flag(BY_RULE, f"{', '.join(available_rules())}, python:MODULE:NAME. Default: by the questions.")
+    judge_model: str | None = flag(BY_RULE, "Model that judges, as `collect --model`.", metavar="MODEL")
+    undecided: bool = flag(BY_RULE, "Label what a rule left undecided.", False)
+    labels: Path | None = flag(BY_PEOPLE, ".jsonl or .csv with id and correct.")
+    interactive: bool = flag(BY_PEOPLE, "Judge key by key; saved in --labels.", False, "-i")
+    review_store: str | None = flag(BY_PEOPLE, "Judge on the review page of this store.")
+    limit: int | None = flag(BY_PEOPLE, "Judge this many and stop.", ge=1)
 
-    labels: Path
-    store: str | None
-    flags: str = ""
-
-    def is_done(self, file: RecordFile, done: int, total: int) -> bool:
-        """Whether all have a label; if not, print how to go on."""
-        if done == total:
-            return True
-        if self.store is not None:
-            print_line(f"{total - done} of {total} answers wait for a person on the review page.")
-            finish([self.labels], f"guardrail review --db {self.store}, and then the same command again")
-            return False
-        print_line(f"{done} of {total} are labelled or skipped; all of them are in {self.labels}.")
-        command, named = f"calibrate label {file.typed}{self.flags}", f" --labels {listed([self.labels])}"
-        usual = self.labels == file.path.with_name(f"{file.path.stem}.labels.jsonl")
-        on = f"{command} --interactive{'' if usual else named}"
-        finish([], f"{on} goes on; {command}{named} stops here")
-        return False
+    @property
+    def asks(self) -> bool:
+        """Whether people are asked, and not only read from a file."""
+        return self.interactive or self.review_store is not None
 
 
-def ask_people(file: RecordFile, queue: Sequence[Record], people: People, *, by_items: bool = False) -> bool:
+def ask_people(file: RecordFile, queue: Sequence[Record], labelling: Labelling, labels: Path) -> bool:
     """Have people label these records of a file, or all their items, in order; whether all have their labels.
+
+    Args:
+        file: The records.
+        queue: Those to ask about.
+        labelling: Where people decide.
+        labels: The file of their labels.
 
     Raises:
         UsageError: The file has no items, or has scores and not one answer of it could be measured.
     """
-    if by_items:
+    if labelling.items:
         stored_spec(file)
     else:
         _refuse_unmeasured(file)
-    with open_session(people.labels, queue, by_items=by_items) as session:
+    with open_session(labels, queue, by_items=labelling.items) as session:
         if session.outdated:
             print_line(
                 f"{session.outdated} of {session.total} answers are new since these labels; {session.done} keep theirs."
             )
-        if people.store is None:
+        if labelling.review_store is None:
             label_by_hand(session, console, sys.stdin)
         else:
-            _label_on_page(session, file.header, people.store)
+            _label_on_page(session, file.header, labelling.review_store)
         done, total = session.done, session.total
-    return people.is_done(file, done, total)
+    if done < total:
+        _print_rest(file, labelling, labels, done, total)
+    return done == total
+
+
+def _print_rest(file: RecordFile, labelling: Labelling, labels: Path, done: int, total: int) -> None:
+    """Print how to go on where some records have no label yet."""
+    if labelling.review_store is not None:
+        print_line(f"{total - done} of {total} answers wait for a person on the review page.")
+        finish([labels], f"guardrail review --db {labelling.review_store}, and then the same command again")
+        return
+    print_line(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
+    flags = " --items" if labelling.items else " --undecided" if labelling.undecided else ""
+    command, named = f"calibrate label {file.typed}{flags}", f" --labels {listed([labels])}"
+    on = f"{command} --interactive{named if labelling.labels else ''}"
+    finish([], f"{on} goes on; {command}{named} stops here")
 
 
 def _refuse_unmeasured(file: RecordFile) -> None:

@@ -27,7 +27,7 @@ from guardrail.uncertainty.scorer import load_scorer
 
 from ...data.questions import Question, option_labels, slot_names, system_of
 from ...scoring.names import parse_estimator, usual_estimator
-from .options import ANSWERS, ASKING, CALLS, LABELS, MODEL_HELP, PROMISE, SCORES, WHAT
+from .options import ASKING, HEADINGS, MODEL_HELP, PROMISE, SCORES, WHAT
 
 OTHER_TURNS = "Conversations with turns that were not calibrated: refuse, or mark answers as without the promise."
 
@@ -90,7 +90,7 @@ def _options(kind: type[Frozen]) -> dict[str, Parameter]:
         options[str(extra["panel"]), name] = Parameter(
             name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation
         )
-    ordered = sorted(options, key=lambda key: ("", WHAT, ASKING, SCORES, ANSWERS, CALLS, PROMISE, LABELS).index(key[0]))
+    ordered = sorted(options, key=lambda key: HEADINGS.index(key[0]))
     return {name: options[panel, name] for panel, name in ordered}
 
 
