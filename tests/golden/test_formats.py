@@ -231,8 +231,8 @@ def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None
     assert (labels.right, labels.missed, labels.n_reference) == ((True, False), ("/note",), 2)
     assert (unsplit.items, unsplit.item_labels) == (None, None)
     copy = restored("records.jsonl", tmp_path)
-    with open_writer(copy, header) as (_, there):  # the same collection can be resumed
-        assert there.records == file.records
+    with open_writer(copy, header) as (_, there):  # the same collection can be resumed; the third is asked again
+        assert there.records == [first, second, fourth, parted, unsplit]
 
 
 def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
