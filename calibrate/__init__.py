@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from .correctness import label_records, make_rule
     from .data.collect import collect_records
-    from .data.formats.field_map import ImportSettings, ScoreColumn
+    from .data.formats.field_map import ImportSettings
     from .data.formats.questions import read_questions
     from .data.questions import Question
     from .data.records import Record, RecordFile, RecordHeader, read_records, write_records
@@ -61,7 +61,6 @@ __all__ = [
     "RecordHeader",
     "Records",
     "Rule",
-    "ScoreColumn",
     "audit",
     "collect_records",
     "evaluate",
@@ -89,7 +88,7 @@ _MODULES = {
     "agent_steps": "fit_action read_steps split_by_action steps_of",
     "correctness": "label_records make_rule",
     "data.collect": "collect_records",
-    "data.formats.field_map": "ImportSettings ScoreColumn",
+    "data.formats.field_map": "ImportSettings",
     "data.formats.questions": "read_questions",
     "data.questions": "Question",
     "data.records": "Record RecordFile RecordHeader read_records write_records",

@@ -61,8 +61,9 @@ _FLAGS = {
     "cluster-by-group": 'groups="cluster"',
     "skip-bad": "settings=calibrate.ImportSettings(skip_bad=True)",
 }
-_SETTINGS = ("right", "cut", "rows", "system", "other-labels", "option-scale")
+_SETTINGS = ("right", "cut", "other-labels", "option-scale")
 _COMMANDS = (
+    (r"""--rows "\[\?(.+?) == '(.+?)'\]\"""", r'frame[frame["\1"] == "\2"]'),
     (", or name the tool that wrote the file: --format [^.]*", ""),  # a frame has no file
     (r"`calibrate label [^`]*--rule (\w+)`(, or --correctness \w+ of `run`)?", r'label("\1")'),
     (r"Run: calibrate (score|label) \S+ --items", r"Call \1_items() first"),
@@ -492,7 +493,7 @@ def from_frame(
     id: str | None = None,
     answer: str | None = None,
     options: str | None = None,
-    score: str | ScoreColumn | Sequence[str | ScoreColumn] = (),
+    score: str | Sequence[str] = (),
     confidence: str | Sequence[str] = (),
     certainty: str | Sequence[str] = (),
     settings: ImportSettings | None = None,
@@ -510,7 +511,7 @@ def from_frame(
         references: Column with the accepted answers: a list, or one text.
         samples: Column with the sampled answers, a list in each cell; or several columns, one sample each.
         logprobs: Column with their token log-probabilities, natural logarithm: a list of numbers for each sample.
-        model: Column with the name of the model (of several, ``settings.system`` chooses one); or the chat model itself
+        model: Column with the name of the model (of one: filter the frame); or the chat model itself
             (or its identity), which binds the artifact to it, so that a `Guardrail` with that model loads it.
         correct: Column that says whether the answer is right. Without it, `Records.label` decides.
         group: Column with the category, or the cluster of dependent questions (conversation, user, document).
@@ -519,9 +520,9 @@ def from_frame(
             (``settings.primary``). The artifact remembers which, and a guard gives out the same: the vote of its
             samples for a majority.
         options: Column with the options of multiple choice, label to text.
-        score: Columns with an uncertainty of your own (higher is less certain), or `ScoreColumn` for other directions.
-            No guard can compute a score of a column, so none can use an artifact that is fitted on it: for a guard,
-            write the score as a `guardrail.scorer` and call `Records.score` with it.
+        score: Columns with an uncertainty of your own (higher is less certain). No guard can compute a score of a
+            column, so none can use an artifact that is fitted on it: for a guard, write the score as a
+            `guardrail.scorer` and call `Records.score` with it.
         confidence: Columns with a confidence of your own in [0, 1] (higher is more certain); otherwise as ``score``.
         certainty: Columns with any number that is higher for more certain answers (a logit, a log-probability);
             otherwise as ``score``.
@@ -555,18 +556,12 @@ def from_frame(
         for name, column in named.items()
         if column is not None
     }
-    scores = _scores(score=score, confidence=confidence, certainty=certainty)
+    given: list[tuple[ScoreKind, str | Sequence[str]]]
+    given = [("score", score), ("confidence", confidence), ("certainty", certainty)]
+    listed = [(holds, [own] if isinstance(own, str) else own) for holds, own in given]
+    scores = tuple(ScoreColumn(name, name, holds) for holds, names in listed for name in names)
     mapped = replace(settings or ImportSettings(), columns=ColumnMap(columns, scores))
     return _imported(rows, mapped, own_model, items=items)
-
-
-def _scores(**given: str | ScoreColumn | Sequence[str | ScoreColumn]) -> tuple[ScoreColumn, ...]:
-    """The columns with scores, by what they hold."""
-    scores: list[ScoreColumn] = []
-    for holds, columns in given.items():
-        for column in [columns] if isinstance(columns, str | ScoreColumn) else columns:
-            scores.append(ScoreColumn(column, column, cast(ScoreKind, holds)) if isinstance(column, str) else column)
-    return tuple(scores)
 
 
 def _imported(

@@ -103,7 +103,7 @@ def draw_to_label(
             "questions_sha256": fingerprint(record.to_question() for record in drawn),
         }
     )
-    return RecordFile(file.path, header, drawn, False)
+    return RecordFile(file.path, header, drawn)
 
 
 def _refuse_labelled(file: RecordFile) -> None:

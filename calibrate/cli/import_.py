@@ -58,7 +58,6 @@ def import_(
     map: MapOption = None,
     format: Annotated[str | None, column_flag(help=f"{', '.join((*KINDS, *EXPORTS))}. Default: by name.")] = None,
     rows: Annotated[str | None, column_flag(help="Path of the rows in a document, or filter.", metavar="PATH")] = None,
-    system: Annotated[str | None, column_flag(help="Which of several models to read.", metavar="NAME")] = None,
     primary: Annotated[
         Primary, column_flag(help="The answer: majority, first or sampled.", metavar="HOW")
     ] = "majority",
@@ -99,7 +98,6 @@ def import_(
         right=tuple(right or ()),
         cut=cut,
         other_labels=other_labels,
-        system=system,
         model=model if identity is None else identity.model,
         provider=IMPORTED if identity is None else identity.provider,
         skip_bad=skip_bad is not None,
@@ -139,7 +137,7 @@ def _name_model(path: Path, out: Path | None, model: str | None) -> None:
                 f"the answers of {file.path} are of {file.header.model.model!r} ({file.header.model.provider}), not of "
                 f"{identity.model!r} ({identity.provider}). If that is wrong, import or collect them again."
             )
-        return RecordFile(file.path, file.header.model_copy(update={"model": identity}), file.records, file.torn)
+        return RecordFile(file.path, file.header.model_copy(update={"model": identity}), file.records)
 
     header = rewrite_records(path, path, named).header
     print_line(f"The answers are of provider {identity.provider}, model {identity.model}.")

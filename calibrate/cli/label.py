@@ -190,4 +190,4 @@ def _with_decided(file: RecordFile, decided: RecordFile) -> RecordFile:
     deciders = earlier if str(earlier).endswith(f"by {by}") else f"{earlier}, by {by}"
     correctness = spec.model_copy(update={"params": {**spec.params, "undecided": deciders}})
     header = file.header.model_copy(update={"correctness": correctness})
-    return RecordFile(file.path, header, tuple(labelled.get(record.id, record) for record in file.records), file.torn)
+    return RecordFile(file.path, header, tuple(labelled.get(record.id, record) for record in file.records))

@@ -138,7 +138,7 @@ def _open(path: Path, shown: Shown) -> RecordFile:
     twice = records.repeated()
     if twice is not None:
         raise reader.repeated(records[twice[1]].id, *columns["offset"][list(twice)].tolist())
-    return RecordFile(path, reader.header, records, torn=bool(columns["torn"]))
+    return RecordFile(path, reader.header, records)
 
 
 def _columns(reader: RecordReader, status: os.stat_result, shown: Shown) -> Any:
@@ -200,7 +200,6 @@ def _made(reader: RecordReader, progress: Callable[[int], None]) -> dict[str, An
         "offset": np.concatenate(offsets),
         "ids": np.frombuffer(b"".join(texts), dtype=np.uint8),
         "id_ends": np.cumsum(np.concatenate(ends)),
-        "torn": np.array(reader.torn),
         **{f"{name}:names": np.array(json.dumps(list(number))) for name, number in numbers.items()},
     }
     for name in list(batches[0]):  # one column after the other, so that only one is there twice

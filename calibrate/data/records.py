@@ -46,14 +46,12 @@ class RecordFile:
         path: Where it was read. Of several files that were pooled: their paths, as on a command line.
         header: Its first line.
         records: One record a question, in file order; any sequence of records becomes a table.
-        torn: Whether a torn last line (a writer was killed) was left out.
         repeated: Of several files: pairs of ids of one question (text, options, tools and slots) in two of them.
     """
 
     path: Path
     header: RecordHeader
     records: RecordTable
-    torn: bool
     repeated: tuple[tuple[str, str], ...]
 
     def __init__(
@@ -61,10 +59,9 @@ class RecordFile:
         path: Path,
         header: RecordHeader,
         records: Sequence[Record],
-        torn: bool = False,
         repeated: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        values = {"path": path, "header": header, "records": table_of(records), "torn": torn, "repeated": repeated}
+        values = {"path": path, "header": header, "records": table_of(records), "repeated": repeated}
         for name, value in values.items():
             object.__setattr__(self, name, value)  # the class is frozen
 
@@ -131,7 +128,7 @@ class RecordFile:
 
 
 def read_records(path: str | Path, *more: str | Path) -> RecordFile:
-    """Read a record file, or several as one (`pooled`). A torn last line is left out (and reported).
+    """Read a record file, or several as one (`pooled`). A torn last line, of a writer that was killed, is left out.
 
     Raises:
         RecordError: A malformed line or a second record with the same id; file, line and field are named.
@@ -183,8 +180,7 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
             "question, leave it out of one. Other questions that are numbered alike need other ids: change the field "
             '"id" in each line of one file.'
         )
-    torn = any(file.torn for file in files)
-    return RecordFile(*_pool_header(files, records.questions_sha256()), records, torn, _asked_twice(files))
+    return RecordFile(*_pool_header(files, records.questions_sha256()), records, _asked_twice(files))
 
 
 def _pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Path, RecordHeader]:
@@ -335,13 +331,11 @@ class RecordReader:
         path: Where it is read.
         header: Its first line.
         skips: Whether a gateway wrote the file, so that torn lines before the last (`is_fragment`) are left out.
-        torn: Whether a torn last line was left out; known at the end.
         good: Bytes up to the end of the last good line so far.
     """
 
     def __init__(self, path: Path, stream: IO[bytes], read: Callable[[bytes], Any] = Record.from_stored) -> None:
         self.path = path
-        self.torn = False
         self.good = 0
         self._stream, self._read = stream, read
         for line in stream:
@@ -381,7 +375,7 @@ class RecordReader:
                     yield start, self._read(line)
             except ValidationError as error:
                 if not line.endswith(b"\n"):  # only the last line can lack its end
-                    self.good, self.torn = start, True
+                    self.good = start
                 elif self.skips and is_fragment(line):
                     fragments += 1
                 else:
@@ -549,7 +543,7 @@ def _scan(path: Path) -> tuple[RecordFile, int]:
     with path.open("rb") as stream:
         reader = RecordReader(path, stream)
         records = tuple(reader)
-    return RecordFile(path, reader.header, records, reader.torn), reader.good
+    return RecordFile(path, reader.header, records), reader.good
 
 
 def parse_header(path: Path, line: bytes) -> RecordHeader:

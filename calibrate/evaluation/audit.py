@@ -315,7 +315,7 @@ def prepared(
         # Labels of people on other answers have another spec; that people labelled both is all that can be compared.
         same = artifact.correctness
     header = file.header.model_copy(update={"correctness": same, "item_correctness": same})
-    require_same(artifact, RecordFile(file.path, header, file.records, file.torn), key)
+    require_same(artifact, RecordFile(file.path, header, file.records), key)
     file = _without_fitted(file, artifact)
     refuse_seen(artifact, file.records, "fresh")
     return file, key
@@ -333,7 +333,7 @@ def _without_fitted(file: RecordFile, artifact: CalibrationArtifact) -> RecordFi
             f"{file.path} holds only questions that the artifact was fitted on ({artifact.data.name}). A threshold "
             "chosen on them fits them: label new questions."
         )
-    return RecordFile(file.path, file.header, file.records.take(~fitted), file.torn) if fitted.any() else file
+    return RecordFile(file.path, file.header, file.records.take(~fitted)) if fitted.any() else file
 
 
 def _labelled(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:

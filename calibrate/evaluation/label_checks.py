@@ -66,7 +66,7 @@ def unread_answers(file: RecordFile, key: str, most: int = 2_000) -> tuple[int, 
     votes = make_estimator("primary_disagreement", judge=make_judge(judged.name, **judged.params))
     name, some = estimator_key(votes), file.records
     if file.header.estimators.get(name) != votes.spec:
-        some = score_records(RecordFile(file.path, file.header, some[:most], file.torn), [votes]).records
+        some = score_records(RecordFile(file.path, file.header, some[:most]), [votes]).records
     values = table_of(some).scores(name)
     return int(np.count_nonzero(values == 1)), int(np.count_nonzero(~np.isnan(values)))
 

@@ -177,7 +177,7 @@ def measure_records(file: RecordFile, measure: ItemsMeasure, *, progress: Progre
         records.append(_measured(record, estimator, header.plan, labelled=labels is not None))
         progress(done, len(file.records))
     update = {"estimators": {**header.estimators, ITEMS: estimator.spec}, "item_correctness": labels}
-    return RecordFile(file.path, header.model_copy(update=update), tuple(records), file.torn)
+    return RecordFile(file.path, header.model_copy(update=update), tuple(records))
 
 
 def _measured(record: Record, estimator: Estimator, plan: SamplingPlan, *, labelled: bool) -> Record:
@@ -272,7 +272,7 @@ def compare_with_gold(
 def _labelled(file: RecordFile, records: Sequence[Record], name: str, params: Mapping[str, Any]) -> RecordFile:
     spec = CorrectnessSpec(name=name, version=1, params=dict(params))
     header = file.header.model_copy(update={"item_correctness": spec})
-    return RecordFile(file.path, header, tuple(records), file.torn)
+    return RecordFile(file.path, header, tuple(records))
 
 
 def labels_of_file(file: RecordFile, path: Path) -> RecordFile:

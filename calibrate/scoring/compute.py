@@ -121,7 +121,7 @@ def score_records(
     for record in scoring.of_records(file.records):
         scored.append(record)
         progress(len(scored), total)
-    return RecordFile(file.path, scoring.header, tuple(scored), file.torn)
+    return RecordFile(file.path, scoring.header, tuple(scored))
 
 
 def score_file(

@@ -55,7 +55,7 @@ def fitted(stages: Sequence[Stage], questions: Sequence[Question], folder: Path,
         collect_records(questions, stage.model, plan_for([stage.estimator]), path, scorer=stage.scorer or ())
         file = score_records(read_records(path), [stage.estimator])
         header = file.header.model_copy(update={"correctness": rule.spec})
-        files.append(RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn))
+        files.append(RecordFile(file.path, header, tuple(label_records(file.records, rule))))
     keys = [estimator_key(stage.estimator) for stage in stages]
     return fit_cascade(files, alpha=alpha, scores=keys)
 

@@ -15,7 +15,7 @@ import pytest
 
 import calibrate
 from calibrate.correctness import Exact
-from calibrate.data.formats.field_map import ImportSettings, ScoreColumn
+from calibrate.data.formats.field_map import ImportSettings
 from calibrate.data.records import read_records
 from calibrate.dataframe import Records, from_frame
 from calibrate.pipeline import fit_artifact
@@ -97,13 +97,12 @@ def test_arrays_in_cells_and_what_pandas_marks_as_missing() -> None:
     assert "1 samples are null; they are empty answers, as at run time." in with_null.notes
 
 
-def test_lists_that_went_through_a_csv_file_and_one_model_of_several(tmp_path: Path) -> None:
+def test_lists_that_went_through_a_csv_file(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    log = [{**row, "m": ("gpt", "other")[i % 2]} for i, row in enumerate(rows(4))]
+    log = [{**row, "m": "gpt"} for row in rows(2)]
     pandas.DataFrame(log).to_csv(tmp_path / "log.csv", index=False)
-    chosen = ImportSettings(system="gpt")
-    imported = columns(pandas.read_csv(tmp_path / "log.csv"), model="m", settings=chosen).file
-    assert imported.records == columns(log, model="m", settings=chosen).file.records
+    imported = columns(pandas.read_csv(tmp_path / "log.csv"), model="m").file
+    assert imported.records == columns(log, model="m").file.records
     assert imported.header.model.model == "gpt"
     assert [len(record.drawn.samples) for record in imported.records if record.drawn is not None] == [4, 4]
     assert imported.records[0].references == ("0",)
@@ -278,11 +277,10 @@ def test_the_threshold_is_said_in_the_unit_of_the_column() -> None:
     sure = [0.5 + i % 10 / 20 for i in range(200)]
     frame = [{"q": f"{i}", "right": i % 10 != 0, "sure": c, "doubt": 1 - c} for i, c in enumerate(sure)]
 
-    def fitted(score: str | ScoreColumn) -> CalibrationArtifact:
-        return from_frame(frame, question="q", correct="right", score=score).fit(alpha=0.1, rule="acrc")
+    def fitted(**score: Any) -> CalibrationArtifact:
+        return from_frame(frame, question="q", correct="right", **score).fit(alpha=0.1, rule="acrc")
 
-    of_confidence, of_doubt = fitted(ScoreColumn("c", "sure", "confidence")), fitted("doubt")
-    of_certainty = fitted(ScoreColumn("c", "sure", "certainty"))
+    of_confidence, of_doubt, of_certainty = fitted(confidence="sure"), fitted(score="doubt"), fitted(certainty="sure")
     lowest = min(c for c in sure if 1 - c <= (of_confidence.threshold or 0))
     assert answer_if(of_confidence) == answer_if(of_certainty) == f"answer if sure >= {lowest:g}"
     assert answer_if(of_doubt) == f"answer if doubt <= {of_doubt.threshold!r}"
@@ -341,8 +339,6 @@ def test_a_confidence_taken_for_an_uncertainty_is_named() -> None:
     assert "Check the score: wrong answers have the lower scores (AUROC 0." in shown
     assert 'from_frame(..., confidence="COLUMN")' in shown
     upright = from_frame(graded, confidence="confidence").fit(alpha=0.3, rule="acrc")
-    as_column = ScoreColumn("confidence", "confidence", "confidence")
-    assert from_frame(graded, score=as_column).fit(alpha=0.3, rule="acrc").threshold == upright.threshold
     assert not ranks_backwards(upright.outcome)
     assert "Check the score" not in describe(upright)
 

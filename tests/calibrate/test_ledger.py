@@ -98,7 +98,7 @@ def file_of(n: int = N, seed: int = 1) -> RecordFile:
             )
             for record in records
         ]
-    return RecordFile(file.path, file.header.model_copy(update={"estimators": specs}), tuple(records), False)
+    return RecordFile(file.path, file.header.model_copy(update={"estimators": specs}), tuple(records))
 
 
 def fitted(file: RecordFile, ledger: Ledger, key: str = KEY, **settings: Any) -> CalibrationArtifact:
@@ -138,7 +138,7 @@ def test_names_and_groups_of_the_same_scores_and_labels_are_the_same_fit() -> No
         record.model_copy(update={"id": f"n{i}", "question": f"Q{i}?", "group": f"g{i % 3}"})
         for i, record in enumerate(file.records)
     ]
-    assert fits(fitted(RecordFile(file.path, file.header, tuple(renamed), False), ledger)) == 1
+    assert fits(fitted(RecordFile(file.path, file.header, tuple(renamed)), ledger)) == 1
 
 
 def undecided_file(decided: int, *, wrong: Sequence[int] = ()) -> RecordFile:
@@ -155,7 +155,7 @@ def undecided_file(decided: int, *, wrong: Sequence[int] = ()) -> RecordFile:
     params = {"undecided": "by people"} if decided else {}
     spec = CorrectnessSpec(name="stated", version=1, params=params)
     header = file.header.model_copy(update={"correctness": spec})
-    return RecordFile(file.path, header, tuple(records), False)
+    return RecordFile(file.path, header, tuple(records))
 
 
 def test_deciding_undecided_answers_is_the_same_fit() -> None:
@@ -173,7 +173,7 @@ def test_deciding_undecided_answers_is_the_same_fit() -> None:
     fitted(undecided_file(20), ledger)
     more = undecided_file(30)
     records = [record.model_copy(update={"correct": True}) for record in more.records]
-    assert fits(fitted(RecordFile(more.path, more.header, tuple(records), False), ledger)) == 2
+    assert fits(fitted(RecordFile(more.path, more.header, tuple(records)), ledger)) == 2
 
 
 def test_the_ledger_lies_beside_the_records_and_follows_a_copy(tmp_path: Path) -> None:

@@ -59,14 +59,14 @@ def scored(values: list[float], labels: list[bool | None] | None = None, **heade
         estimators={KEY: EstimatorSpec(name=KEY, version=1, unit="nats")},
         **header,
     )
-    return RecordFile(Path("scored.jsonl"), record_header, records, False)
+    return RecordFile(Path("scored.jsonl"), record_header, records)
 
 
 def labelled(file: RecordFile, wrong: dict[str, bool]) -> RecordFile:
     """The same records with labels."""
     header = file.header.model_copy(update={"correctness": CorrectnessSpec(name="given", version=1, params={})})
     records = tuple(record.model_copy(update={"correct": not wrong[record.id]}) for record in file.records)
-    return RecordFile(file.path, header, records, False)
+    return RecordFile(file.path, header, records)
 
 
 def half(n: int = 300) -> RecordFile:
@@ -164,12 +164,12 @@ def test_a_fit_refuses_what_was_not_drawn_so() -> None:
     ]
     for records, message in changed:
         with pytest.raises(UsageError, match=message):
-            fit_artifact(RecordFile(drawn.path, drawn.header, tuple(records), False), score=KEY, alpha=0.1, rule="acrc")
+            fit_artifact(RecordFile(drawn.path, drawn.header, tuple(records)), score=KEY, alpha=0.1, rule="acrc")
     other = drawn.header.model_copy(update={"scope": drawn.header.scope.model_copy(update={"score": "perplexity"})})
     with pytest.raises(UsageError, match="drawn by their 'perplexity' scores"):
-        fit_artifact(RecordFile(drawn.path, other, drawn.records, False), score=KEY, alpha=0.1, rule="acrc")
+        fit_artifact(RecordFile(drawn.path, other, drawn.records), score=KEY, alpha=0.1, rule="acrc")
     part = drawn.records[40:]
-    kept_out = RecordFile(drawn.path, part_header(drawn.header, part), part, False)
+    kept_out = RecordFile(drawn.path, part_header(drawn.header, part), part)
     assert fit_artifact(kept_out, score=KEY, alpha=0.1, rule="acrc").outcome.scope == kept_out.header.scope
 
 
@@ -184,7 +184,7 @@ def test_labels_on_the_certain_questions_only_are_refused_without_a_scope(detail
             record.model_copy(update={"correct": True} if is_labelled else {"label_detail": detail})
             for record, is_labelled in zip(file.records, keep, strict=True)
         )
-        return fit_artifact(RecordFile(file.path, file.header, records, False), score=KEY, alpha=0.2, rule="acrc")
+        return fit_artifact(RecordFile(file.path, file.header, records), score=KEY, alpha=0.2, rule="acrc")
 
     with pytest.raises(UsageError, match=r"170 labelled questions .* differ in imported:u from the 230 without"):
         fitted(u < 0.4)
@@ -258,11 +258,11 @@ def test_scores_that_decided_the_draw_are_not_replaced_by_others() -> None:
     header = scored([1.0]).header.model_copy(
         update={"scope": scope.model_copy(update={"score": "perplexity"}), "estimators": specs}
     )
-    drawn = RecordFile(Path("drawn.jsonl"), header, (), False)
+    drawn = RecordFile(Path("drawn.jsonl"), header, ())
     assert score_records(drawn, [estimator]).header == header  # the same procedure gives the same scores
     older = {"perplexity": estimator.spec.model_copy(update={"version": 0})}
     with pytest.raises(UsageError, match="drawn by their 'perplexity' scores"):
-        score_records(RecordFile(drawn.path, header.model_copy(update={"estimators": older}), (), False), [estimator])
+        score_records(RecordFile(drawn.path, header.model_copy(update={"estimators": older}), ()), [estimator])
 
 
 MU, GAP, ALPHA, DELTA, RUNS = 0.3, 1.0, 0.15, 0.1, 1_500

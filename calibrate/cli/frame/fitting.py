@@ -141,7 +141,7 @@ def open_job(job: FitJob, *others: Path, beside: Path | None = None) -> Opened:
         return Opened(files, file, key, file.records, open_pool(job.test, job.columns.settings) if job.test else None)
     part, rest = split(file.records, test_fraction=job.test_fraction, seed=0, groups=job.groups)
     rest = one_per_question(rest) if job.repeats == "once" else rest
-    return Opened(files, file, key, part, RecordFile(kept_out, part_header(file.header, rest), rest, file.torn))
+    return Opened(files, file, key, part, RecordFile(kept_out, part_header(file.header, rest), rest))
 
 
 def save_fit(job: FitJob, artifact: Artifact, beside: RecordFile | None = None) -> list[Path]:

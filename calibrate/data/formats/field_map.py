@@ -60,13 +60,11 @@ class ScoreColumn:
         holds: "score" for an uncertainty, which is stored; "confidence" for a number in [0, 1], of which 1 minus it is
             stored; "certainty" for any other number that is higher where an answer is more certain (a log-probability,
             a logit), of which the negative is stored.
-        unit: Unit of the stored value; that of a confidence is always a probability.
     """
 
     name: str
     column: str
     holds: ScoreKind = "score"
-    unit: Unit = "nats"
 
     @property
     def key(self) -> str:
@@ -77,7 +75,7 @@ class ScoreColumn:
     def spec(self) -> EstimatorSpec:
         """The stored specification. No estimator has this name, so the artifact cannot be used at run time."""
         stored = {"score": "value", "confidence": "1 - value", "certainty": "-value"}[self.holds]
-        unit: Unit = "probability" if self.holds == "confidence" else self.unit
+        unit: Unit = "probability" if self.holds == "confidence" else "nats"
         return EstimatorSpec(name=self.key, version=1, unit=unit, params={"column": self.column, "stored": stored})
 
 
@@ -149,8 +147,7 @@ class ImportSettings:
         right: Labels that say right (or one), where they are not usual words such as "yes", "pass" and 1.
         cut: Labels are grades, and right from this number on.
         other_labels: What a label is that says neither right nor wrong; None: the file is refused.
-        system: Which system to read: a value of the column "model".
-        model: Name of the model; default: the system, the column "model", or `UNNAMED`.
+        model: Name of the model; default: the column "model", or `UNNAMED`.
         provider: Who serves it. With the provider and model of a running chat model the artifact loads there.
         temperature: Temperature of the samples; None: 0.7.
         top_p: Nucleus mass of the samples.
@@ -168,7 +165,6 @@ class ImportSettings:
     right: str | Sequence[str] = ()
     cut: float | None = None
     other_labels: OtherLabels | None = None
-    system: str | None = None
     model: str | None = None
     provider: str = UNKNOWN_PROVIDER
     temperature: float | None = None

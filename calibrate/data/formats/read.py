@@ -59,7 +59,7 @@ class Imported:
 
     @property
     def n_rows(self) -> int:
-        """Rows of this system: records and bad ones."""
+        """Rows: records and bad ones."""
         return len(self.file.records) + len(self.bad)
 
 
@@ -138,8 +138,8 @@ def import_rows(
         _refuse_empty(good[0], builder.fields, columns, names)
         if not is_export:  # an export may lack what nobody labelled, or what an older version wrote
             _refuse_unseen(path, columns, seen)
-    records, bad, models = _records(found, mapped, change, builder, settings)
-    model = _model_of(path, models, settings.system)
+    model = _model_of(path, mapped, columns)
+    records, bad = _records(found, mapped, change, builder, settings.skip_bad)
     if not records:
         raise _nothing_read(path, bad)
     builder.labels.finish(next((columns.of(name)[0] for name in ("correct", "error") if name in builder.fields), ""))
@@ -147,9 +147,7 @@ def import_rows(
     records = _by_content(records, builder.numbered)
     header = _header(path, settings, model, _plan(settings, records, builder.planned, seen), records)
     maps = "" if is_export else proposed(sorted(seen), columns)
-    others = models.total() - models[model] if model else 0
     cautions = [
-        *([f"{others} rows of other models were left out."] if others else []),
         *builder.cautions.notes(),
         *builder.labels.notes(),
         *([f"Columns were not read that may hold fields: {maps}"] if maps else []),
@@ -170,22 +168,21 @@ def write_bad(path: Path, bad: Sequence[Bad]) -> None:
 
 
 def _records(
-    found: Sequence[Found], mapped: Iterable[RawRow], change: Changed, builder: Builder, settings: ImportSettings
-) -> tuple[list[Record], list[Bad], Counter[str]]:
-    """The records of rows, the malformed rows, and how many rows each model has; rows of one model alone are read.
+    found: Sequence[Found], mapped: Iterable[RawRow], change: Changed, builder: Builder, skip_bad: bool
+) -> tuple[list[Record], list[Bad]]:
+    """The records of rows, and the malformed rows.
 
     Args:
         found: The rows as they are in the file, and errors.
         mapped: The rows among them by field.
         change: As `import_file`.
         builder: Makes the records.
-        settings: What the rows hold.
+        skip_bad: Whether malformed rows are counted.
 
     Raises:
         RecordError: The first malformed row, unless they are counted.
     """
     records, bad = list[Record](), list[Bad]()
-    models = Counter[str]()
     first_at: dict[str, str] = {}
     by_field = iter(mapped)
     for raw in found:
@@ -193,45 +190,37 @@ def _records(
             if isinstance(raw, RecordError):
                 raise raw
             row = next(by_field)
-            if "model" in builder.fields:
-                name = row.name("model")
-                if name is None:
-                    raise row.fail("model", None, "every row must name its model")
-                models[name] += 1
-                if name != (settings.system or next(iter(models))):
-                    continue
+            if "model" in builder.fields and row.name("model") is None:
+                raise row.fail("model", None, "every row must name its model")
             record = builder.build(change(row))
             if record.id in first_at:
                 raise repeated(row, record, first_at[record.id])
         except RecordError as error:
-            if not settings.skip_bad:
+            if not skip_bad:
                 raise
             bad.append(Bad(str(error), None if isinstance(raw, RecordError) else dict(raw.values)))
         else:
             first_at[record.id] = row.where
             records.append(record)
-    return records, bad, models
+    return records, bad
 
 
-def _model_of(path: Path, models: Counter[str], system: str | None) -> str | None:
-    """The model that was read, as the file names it; None if the file names none.
+def _model_of(path: Path, rows: Iterable[RawRow], columns: ColumnMap) -> str | None:
+    """The model that rows by field name; None if they name none.
 
     Raises:
-        UsageError: The file has several and none was chosen, or it lacks the chosen one.
+        UsageError: They name several.
     """
-    there = ", ".join(f"{name} ({count} rows)" for name, count in models.items())
-    if system is not None and not models:
+    named = (str(row.values.get("model") or "").strip() for row in rows)
+    models = Counter(name for name in named if name)
+    if len(models) > 1:
+        there = ", ".join(f"{name} ({count} rows)" for name, count in models.items())
+        (column,) = columns.of("model")
         raise UsageError(
-            "--system is for files with a column of models (--map model=COLUMN); leave it out, or map the column"
+            f"{path} holds several models: {there}. A threshold is valid for one, so import each to its own file: "
+            f"--rows \"[?{column} == '{next(iter(models))}']\"."
         )
-    if system is not None and system not in models:
-        raise UsageError(f"--system {system}: {path} holds the models {there}. Choose one of them.")
-    if system is None and len(models) > 1:
-        raise UsageError(
-            f"{path} holds several models: {there}. A threshold is valid for one: choose it with --system NAME, and "
-            "import each to its own file."
-        )
-    return system or next(iter(models), None)
+    return next(iter(models), None)
 
 
 def _refuse_empty(first: RawRow, fields: Collection[str], columns: ColumnMap, names: Collection[str]) -> None:

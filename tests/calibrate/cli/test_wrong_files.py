@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.data.formats.field_map import ImportSettings, ScoreColumn
 from calibrate.dataframe import from_frame
 from guardrail.errors import RecordError, UsageError
 
@@ -77,8 +76,8 @@ def test_errors_of_python_name_arguments_of_python() -> None:
         ({**good, "logprobs": "sure"}, "drop the column logprobs"),
         ({"question": "prompt"}, 'confidence="COLUMN" if high is sure, score="COLUMN" if high is unsure'),
         ({"samples": ["gen1", "gen2"]}, 'question="COLUMN"'),
-        ({**good, "question": "prompt", "score": ScoreColumn("c", "gold", "confidence")}, "confidence"),
-        ({**good, "settings": ImportSettings(system="x")}, "settings=calibrate.ImportSettings(system="),
+        ({**good, "question": "prompt", "confidence": "gold"}, 'certainty="gold"'),
+        ({**good, "model": "gold"}, 'frame[frame["gold"] == "'),
     )
     for arguments, way_out in calls:
         with pytest.raises((RecordError, UsageError)) as caught:

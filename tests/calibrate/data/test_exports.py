@@ -431,7 +431,7 @@ QA = {"question": "Highest peak of Africa?", "answer": "Kilimanjaro"}
             "--other-labels unlabelled",
         ),
         ([{**QA, "sure": 55}], "--map confidence=sure", "--map certainty=sure"),
-        ([{**QA, "model": "a"}, {**QA, "model": "b"}], "", "--system NAME"),
+        ([{**QA, "model": "a"}, {**QA, "model": "b"}], "", "--rows \"[?model == 'a']\""),
         ([{"question": "a?", "option_scores": {"A": 3, "B": 2}}], "", "--option-scale logit"),
         ([{"question": "a?", "option_scores": {"A": 3, "B": 2}}], "--option-scale logprob", "--option-scale logit"),
         ([{"question": "a?", "option_scores": {"A": 3, "B": 2}}], "--option-scale probability", "--option-scale logit"),
@@ -455,10 +455,10 @@ def test_the_way_out_of_an_error_is_one(rows: list[dict[str, Any]], given: str, 
     assert refused.exit_code in (1, 2)
     words = remedy.replace("--map question=question", "question").replace("--map answer=answer", "answer")
     assert words.replace("--map correct=correct", "correct") in shown
-    followed = {"--system NAME": "--system a", "--skip-bad 0.1": "--skip-bad 0.5", "--map id=COLUMN": "--map id=run"}
-    way = followed.get(remedy, remedy).replace("NAME:COLUMN", "lp").split()
-    kept = [] if way[-1].startswith(("certainty", "logit")) else given.split()
-    done = CliRunner().invoke(app, [*start, *kept, *way])
+    followed = {"--skip-bad 0.1": "--skip-bad 0.5", "--map id=COLUMN": "--map id=run"}
+    way = followed.get(remedy, remedy).replace("NAME:COLUMN", "lp")
+    kept = [] if "certainty" in way or "logit" in way else given.split()
+    done = CliRunner().invoke(app, [*start, *kept, *shlex.split(way)])
     assert done.exit_code == 0, done.output
 
 

@@ -298,8 +298,6 @@ def test_what_cannot_be_imported_is_refused(tmp_path: Path) -> None:
         import_file(answered, ImportSettings(columns=parse_map(["references=golds"])))
     with pytest.raises(UsageError, match="no format named 'tsv'"):
         import_file(answered, ImportSettings(format="tsv"))
-    with pytest.raises(UsageError, match="--system is for files with a column of models"):
-        import_file(answered, ImportSettings(system="gpt4"))
     with pytest.raises(UsageError, match="no file at"):
         import_file(tmp_path / "none.jsonl")
     with pytest.raises(UsageError, match="is not a"):
@@ -510,14 +508,12 @@ def test_a_file_with_several_models_is_read_one_by_one(tmp_path: Path) -> None:
         for m in ("big", "small")
     ]
     path, columns = jsonl(tmp_path / "m.jsonl", rows), parse_map(["model=system_name"])
-    with pytest.raises(UsageError, match=r"several models: big \(2 rows\), small \(2 rows\).*--system NAME"):
+    chosen = r"--rows \"\[\?system_name == 'big'\]\"\."
+    with pytest.raises(UsageError, match=rf"several models: big \(2 rows\), small \(2 rows\).*{chosen}"):
         import_file(path, ImportSettings(columns=columns))
-    imported = import_file(path, ImportSettings(columns=columns, system="small"))
+    imported = import_file(path, ImportSettings(columns=columns, rows="[?system_name == 'small']"))
     assert [record.answer for record in imported.file.records] == ["small on q1", "small on q2"]
-    assert (imported.file.header.model.model, imported.n_rows) == ("small", 2)
-    assert "2 rows of other models were left out." in imported.notes
-    with pytest.raises(UsageError, match=r"--system tiny: .* holds the models big"):
-        import_file(path, ImportSettings(columns=columns, system="tiny"))
+    assert imported.file.header.model.model == "small"
     alone = jsonl(tmp_path / "one.jsonl", [{"id": "a", "answer": "x", "model": "m1"}])
     assert import_file(alone).file.header.model.model == "m1"  # a column of the field's name
     assert import_file(alone, ImportSettings(columns=parse_map(["model=-"]))).file.header.model.model == "unnamed"

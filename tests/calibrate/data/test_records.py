@@ -63,7 +63,6 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
     file = read_records(tmp_path / "r.jsonl")
     assert tuple(file.records) == records
     assert file.header == header()
-    assert not file.torn
 
 
 def test_a_tear_anywhere_in_the_last_line_is_survived(tmp_path: Path) -> None:
@@ -76,7 +75,6 @@ def test_a_tear_anywhere_in_the_last_line_is_survived(tmp_path: Path) -> None:
         complete = cut == len(whole) - 1  # only the newline is missing: the record is whole and is kept
         file = read_records(path)
         assert [r.id for r in file.records] == (["q0", "q1"] if complete else ["q0"])
-        assert file.torn == (start < cut < len(whole) - 1)
         with open_writer(path, header()) as (append, existing):
             assert len(existing.records) == len(file.records)
             append([] if complete else [record(1)])

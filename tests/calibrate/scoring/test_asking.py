@@ -168,10 +168,10 @@ def test_questions_that_the_score_was_trained_on_are_refused(tmp_path: Path, nam
     file = score_records(collected(tmp_path / "r.jsonl", rank), [rank.scorer.estimator])
     labelled = label_records(file.records, make_rule("exact"))
     header = file.header.model_copy(update={"correctness": make_rule("exact").spec})
-    whole = RecordFile(file.path, header, table_of(labelled), file.torn)
+    whole = RecordFile(file.path, header, table_of(labelled))
     with pytest.raises(UsageError, match=r"1 of 200 calibration records .* scorer score:rank@1 was trained on .* id7"):
         fit_artifact(whole, score=KEY, alpha=0.1, rule="certified")
-    rest = RecordFile(file.path, header, table_of([r for r in labelled if r.id != "id7"]), file.torn)
+    rest = RecordFile(file.path, header, table_of([r for r in labelled if r.id != "id7"]))
     artifact = fit_artifact(rest, score=KEY, alpha=0.1, rule="certified")
     ids.unlink()  # it need not exist where answers are served
     assert Guardrail(model=MODEL, artifact=artifact, using={"scorer": Rank().scorer}).assess("q199").accepted
