@@ -228,7 +228,7 @@ class ServedAlias:
             # repetition of a request gets the same ticket.
             return ticket(
                 self._store,
-                metadata=lambda *_: {ALIAS: _asked.get().model},
+                metadata=lambda *_: {ALIAS: _asked.get().question.model},
                 key=lambda *_: self._draws.add(f"ticket of {self.name}: {_asked.get().digest}", uuid4().hex),
             )
         return "raise" if config.on_abstain == "error" else "message"
@@ -257,11 +257,11 @@ class ServedAlias:
 
     async def answer(self, asked: Asked) -> GuardReply | ApiError:
         """The guard's answer to a question."""
-        config, request = self.config, asked.chat
+        config = self.config
         message: AIMessage
         _asked.set(asked)
         try:
-            message = await self.guard(asked.question.credential).ainvoke(list(request.messages), **request.call)
+            message = await self.guard(asked.question.credential).ainvoke(list(asked.messages), **asked.call)
         except AbstainedError as error:  # under "message", too, if the caller would take a text for an answer
             if config.on_abstain == "error":
                 return failure(error.verdict.to_metadata(), error.message, self.down)

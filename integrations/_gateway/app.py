@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import time
@@ -17,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from guardrail.errors import GuardrailError, require
-from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.plain_json import canonical_json
 from guardrail.sampling.draws import Draws
 
 from .admission import InFlight, Result, Room, authenticate, credential_of, may_use
@@ -37,7 +36,6 @@ from .protocols.responses import RESPONSES
 from .replies import error_response, failed, late_stream, response_of
 from .requests import Asked, Question, read_request
 
-orjson = require("orjson", extra="serve")
 _requests = require("starlette.requests", extra="serve")
 _responses = require("starlette.responses", extra="serve")
 
@@ -393,7 +391,7 @@ class Gateway:
         if alias.plan is None or not alias.guarded:
             raise invalid("model", f"{alias.name!r} only observes. Name one that guards.", "not_guarded")
         self._refuse_long(content)
-        asked = await self._reader.read(content, partial(self._read, alias, question))
+        asked = await self._reader.read(content, partial(read_request, question, alias.plan, alias.config))
         return await self._guarded(request, alias, asked)
 
     def _refuse_long(self, content: bytes) -> None:
@@ -407,33 +405,13 @@ class Gateway:
         task = self._repeats.get(asked.digest, partial(self._measured, alias, asked))
         disconnected = asyncio.ensure_future(request.receive())  # after the body, nothing else comes
         try:
-            hold = self.config.stream_hold if asked.chat.stream else None
+            hold = self.config.stream_hold if asked.stream else None
             await asyncio.wait({task, disconnected}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
         finally:
             disconnected.cancel()
         if task.done():
             return response_of(asked, task)
         return LEFT if disconnected.done() else late_stream(asked, task)
-
-    def _read(self, alias: ServedAlias, question: Question) -> Asked:
-        """A question for the guard, with a digest that the client's requests of the same meaning share."""
-        config, plan, dialect = alias.config, alias.plan, question.dialect
-        assert plan is not None, "a guarded alias has an artifact"
-        fields = dialect.read({name: value for name, value in question.body.items() if name not in config.ignore}, plan)
-        try:
-            chat = read_request(fields, plan, config, mandatory=dialect.mandatory)
-        except ApiError as error:
-            raise dialect.spelled(error) from error
-        items = question.headers.get("x-guardrail-items")
-        if items not in (None, "all"):  # a client that misspells it must not get a part of an answer
-            rule = f"The header x-guardrail-items is 'all' or absent, got {items!r}."
-            raise ApiError(400, rule, "unknown_items", "x-guardrail-items")
-        meaning = hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
-        # An answer belongs to one client, credential and upstream: no other request may join.
-        upstreams = [(upstream.url, upstream.model) for upstream in config.upstream]
-        client = None if question.key is None else question.key.name
-        who = (client, question.credential, question.route, items, meaning, upstreams)
-        return Asked(question, chat, alias.name, sha256_hex(repr(who).encode("utf-8", "surrogatepass")), items == "all")
 
     def _prompt_of(self, payload: Mapping[str, Any], key: Key | None, model: str | None) -> dict[str, Any] | None:
         """The prompt whose answer a proxy asks about; None if it sends the prompt, which is remembered."""

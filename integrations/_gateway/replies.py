@@ -33,9 +33,9 @@ def response_of(asked: Asked, task: asyncio.Task[Result]) -> Any:
     sent, headers = _spelled(asked, task)
     if isinstance(sent, ApiError):
         return error_response(sent, asked.question.dialect)
-    if not asked.chat.stream:
+    if not asked.stream:
         return _responses.JSONResponse(sent, headers=headers)
-    events = _frames(asked.question.dialect.events(sent, asked.chat))
+    events = _frames(asked.question.dialect.events(sent, asked.include_usage))
     return _responses.Response(events, media_type="text/event-stream", headers={**headers, **STREAMED})
 
 
@@ -47,7 +47,9 @@ def late_stream(asked: Asked, task: asyncio.Task[Result]) -> Any:
             yield b": keep-alive\n\n"
             await asyncio.wait({task}, timeout=KEEP_ALIVE)
         (sent, _), dialect = _spelled(asked, task), asked.question.dialect
-        yield _frames([dialect.error(sent)] if isinstance(sent, ApiError) else dialect.events(sent, asked.chat))
+        yield _frames(
+            [dialect.error(sent)] if isinstance(sent, ApiError) else dialect.events(sent, asked.include_usage)
+        )
 
     return _responses.StreamingResponse(frames(), media_type="text/event-stream", headers=STREAMED)
 
@@ -62,12 +64,18 @@ def _spelled(asked: Asked, task: asyncio.Task[Result]) -> tuple[Any, dict[str, s
         why = None if result.verdict is None or result.status >= 500 else without_quotes(result.verdict)
         sent = question.dialect.spelled(result)
     else:
-        whole = completion(result, asked.chat, request_id=question.number, model=asked.model)
+        whole = completion(
+            result,
+            formatted="response_format" in asked.call,
+            logprobs=asked.logprobs,
+            request_id=question.number,
+            model=question.model,
+        )
         why = whole["guardrail"]["explanation"] if result.abstained else None
         sent = question.dialect.reply(whole, question.body)
-        headers = headers_of(whole["guardrail"], asked.chat.replaced)
+        headers = headers_of(whole["guardrail"], asked.replaced)
     if why is not None:
-        log.warning("guardrail serve: %s held request %s back: %s", asked.model, question.number, why)
+        log.warning("guardrail serve: %s held request %s back: %s", question.model, question.number, why)
     return sent, headers
 
 

@@ -5,6 +5,7 @@ The tables of settings follow OpenAI's ``openapi.yaml`` 2.3.0.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,14 +14,17 @@ from typing import Any
 from langchain_core.messages import BaseMessage, convert_to_messages
 
 from guardrail.bindings import bindings_for, check_bindings
-from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.errors import ArtifactMismatchError, UsageError, require
 from guardrail.guard.comparability import unlike_plan
+from guardrail.plain_json import sha256_hex
 from guardrail.types import Bindings, SamplingPlan
 
 from .._openai.requests import BOUND, PLANNED, SHAPING, TRANSPORT
 from .config import Alias, Key
 from .errors import ApiError, invalid
-from .protocols.dialect import ChatRequest, Dialect
+from .protocols.dialect import Dialect
+
+orjson = require("orjson", extra="serve")
 
 APART = TRANSPORT | BOUND | {
     "logprobs", "messages", "model", "n", "prompt_cache_options", "top_logprobs",
@@ -50,6 +54,11 @@ class Question:
     headers: Mapping[str, str]
 
     @property
+    def model(self) -> str:
+        """The alias that the client asked for."""
+        return str(self.body["model"])
+
+    @property
     def route(self) -> str | None:
         """Route of the client's key."""
         return None if self.key is None else self.key.route
@@ -57,28 +66,62 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question for a guard."""
+    """A question that the guard may answer."""
 
     question: Question
-    chat: ChatRequest
-    model: str
-    """The alias that the client asked for."""
     digest: str
     """Digest of request and client, equal when the client repeats it."""
+    messages: tuple[BaseMessage, ...]
+    call: Mapping[str, Any]
+    """Tools and answer format, as keywords for the guard."""
     whole: bool
     """Whether the client takes no part of an answer: all of it or an abstention."""
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    replaced: tuple[str, ...]
+    """Settings of the client that were replaced by the calibrated values."""
 
 
-def read_request(body: Mapping[str, Any], plan: SamplingPlan, config: Alias, *, mandatory: str = "") -> ChatRequest:
-    """Read a request for the guard; refuse fields that would make run time differ from calibration.
-
-    ``body`` has no nulls (`Dialect.read`). ``mandatory`` is the token limit, if every request of the client's protocol
-    must have it.
+def read_request(question: Question, plan: SamplingPlan, config: Alias) -> Asked:
+    """Read a question for the guard; refuse fields that would make run time differ from calibration.
 
     Raises:
         ApiError: Status 400 with the field in ``param``.
     """
-    fields = {name: value for name, value in body.items() if name not in config.ignore}
+    dialect, ignored = question.dialect, config.ignore
+    body = dialect.read({name: value for name, value in question.body.items() if name not in ignored}, plan)
+    fields = {name: value for name, value in body.items() if name not in ignored}
+    try:
+        replaced = _replaced_settings(fields, plan, config, dialect.mandatory)
+        messages, call = messages_of(fields), bindings_of(fields, plan)
+    except ApiError as error:
+        raise dialect.spelled(error) from error
+    items = question.headers.get("x-guardrail-items")
+    if items not in (None, "all"):  # a client that misspells it must not get a part of an answer
+        rule = f"The header x-guardrail-items is 'all' or absent, got {items!r}."
+        raise ApiError(400, rule, "unknown_items", "x-guardrail-items")
+    options = fields.get("stream_options")
+    meaning = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    # An answer belongs to one client, credential and upstream: no other request may join.
+    upstreams = [(upstream.url, upstream.model) for upstream in config.upstream]
+    client = None if question.key is None else question.key.name
+    who = (client, question.credential, question.route, items, meaning, upstreams)
+    return Asked(
+        question,
+        digest=sha256_hex(repr(who).encode("utf-8", "surrogatepass")),
+        messages=messages,
+        call=call,
+        whole=items == "all",
+        stream=fields.get("stream") is True,
+        include_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
+        logprobs=fields.get("logprobs") is True,
+        replaced=replaced,
+    )
+
+
+def _replaced_settings(fields: Mapping[str, Any], plan: SamplingPlan, config: Alias, mandatory: str) -> tuple[str, ...]:
+    """The settings that the calibrated ones replace; an `ApiError` for any other that differs from these."""
     drawing = {name: value for name, value in drawing_fields(fields).items() if name != "n"}
     for name in sorted(drawing.keys() - DRAWING):
         raise invalid(
@@ -99,15 +142,7 @@ def read_request(body: Mapping[str, Any], plan: SamplingPlan, config: Alias, *, 
     for name in ("top_logprobs", "logprobs"):  # sent back if they were measured; never silently left out
         if fields.get(name) and (name == "top_logprobs" or not plan.logprobs):
             raise invalid(name, "is not measured for this model. Leave it out.", "logprobs_not_measured")
-    options = fields.get("stream_options")
-    return ChatRequest(
-        messages=messages_of(fields),
-        call=bindings_of(fields, plan),
-        stream=fields.get("stream") is True,
-        include_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
-        logprobs=fields.get("logprobs") is True,
-        replaced=tuple(wrong),
-    )
+    return tuple(wrong)
 
 
 def _is_replaced(name: str, value: Any, plan: SamplingPlan, config: Alias) -> bool:

@@ -16,7 +16,7 @@ from integrations._gateway.config import Alias, Upstream
 from integrations._gateway.errors import ApiError
 from integrations._gateway.protocols.messages import MESSAGES
 from integrations._gateway.protocols.responses import RESPONSES
-from integrations._gateway.requests import read_request
+from integrations._gateway.requests import Question, read_request
 from tests.integrations.gateway.conftest import MODEL
 
 UPSTREAM = (Upstream(url="http://127.0.0.1:1/v1", model="m"),)
@@ -83,17 +83,19 @@ def mutated(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
 def test_a_request_is_read_or_refused_with_its_field(case: tuple[Any, dict[str, Any]], how: Any) -> None:
     dialect, body = case
     read_body(json.dumps(body).encode(), 50_000)
+    question = Question("r", body, 0, dialect, None, None, {})
+    alias = Alias(upstream=UPSTREAM, artifact=Path("a.json"), settings=how)
     try:
-        asked = dialect.read(body, PLAN)
-        request = read_request(asked, PLAN, Alias(upstream=UPSTREAM, artifact=Path("a.json"), settings=how))
+        request = read_request(question, PLAN, alias)
     except ApiError as error:
-        spelled = dialect.spelled(error)
-        assert spelled.status == 400
-        assert spelled.param
-        assert json.dumps(dialect.error(spelled))
+        refused = error
     else:
         assert request.messages
         assert not request.call  # nothing was calibrated with tools or a format
+        return
+    assert refused.status == 400
+    assert refused.param
+    assert json.dumps(dialect.error(refused))
 
 
 def test_the_whole_requests_are_read() -> None:

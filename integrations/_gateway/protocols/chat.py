@@ -14,19 +14,19 @@ from langchain_core.messages import convert_to_openai_messages
 from guardrail.sampling.replies.ends import end_of, is_refusal, is_whole
 
 from ..answers import GuardReply
-from .dialect import ChatRequest, Dialect
+from .dialect import Dialect
 
 
-def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, model: str) -> dict[str, Any]:
+def completion(answer: GuardReply, *, formatted: bool, logprobs: bool, request_id: str, model: str) -> dict[str, Any]:
     """The reply to a request: a ``chat.completion``.
 
     An abstention is a text with ``finish_reason: content_filter``, which every client shows and recognises. For a
-    caller that parses the answer it is OpenAI's refusal, since a text would look like a malformed answer.
+    caller that parses the answer (``formatted``) it is OpenAI's refusal: a text would look like a malformed answer.
     """
     message, finish, shown = answer.message, _finish_of(answer), answer.shown
     content: str | None = str(message.text)
     reply: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-    if answer.abstained and "response_format" in request.call:
+    if answer.abstained and formatted:
         reply, finish = {**reply, "content": None, "refusal": content}, "stop"
     elif answer.abstained or shown.get("handoff") == "unjudged_answer":
         # Programs that read no verdict must not take it for an answer of the gate, nor a part for a whole answer.
@@ -40,7 +40,7 @@ def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, mod
         "index": 0,
         "message": reply,
         "finish_reason": finish,
-        "logprobs": _logprobs(answer) if request.logprobs and answer.verdict.accepted else None,
+        "logprobs": _logprobs(answer) if logprobs and answer.verdict.accepted else None,
     }
     return {
         "id": f"chatcmpl-{request_id}",
@@ -78,7 +78,7 @@ def _logprobs(answer: GuardReply) -> dict[str, Any] | None:
     return {"content": listed, "refusal": None}
 
 
-def chunks(reply: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str, Any]]:
+def chunks(reply: Mapping[str, Any], include_usage: bool) -> Iterator[dict[str, Any]]:
     """A completion as the chunks of a stream: role, content, reason and verdict, and the token counts if wanted.
 
     The verdict stands in the first chunk as well, because openai-python's final completion keeps the further fields of
@@ -87,7 +87,7 @@ def chunks(reply: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str,
     (choice,) = reply["choices"]
     message = choice["message"]
     common = {name: reply[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
-    common |= {"usage": None} if request.include_usage else {}
+    common |= {"usage": None} if include_usage else {}
 
     def chunk(delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
@@ -103,7 +103,7 @@ def chunks(reply: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str,
         yield chunk({"tool_calls": [{**call, "index": place, "function": {**function, "arguments": ""}}]})
         yield chunk({"tool_calls": [{"index": place, "function": {"arguments": function["arguments"]}}]})
     yield {**chunk({}, choice["finish_reason"]), **verdict}
-    if request.include_usage:
+    if include_usage:
         yield {**common, "choices": [], "usage": reply["usage"]}
 
 

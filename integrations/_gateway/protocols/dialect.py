@@ -8,28 +8,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from langchain_core.messages import BaseMessage
-
 from guardrail.types import SamplingPlan
 
 from ..errors import ApiError, invalid
 
 T = TypeVar("T")
 _SHAPES = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
-
-
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A request that the guard may answer."""
-
-    messages: tuple[BaseMessage, ...]
-    call: Mapping[str, Any]
-    """Tools and answer format, as keywords for the guard."""
-    stream: bool
-    include_usage: bool
-    logprobs: bool
-    replaced: tuple[str, ...]
-    """Settings of the client that were replaced by the calibrated values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +26,8 @@ class Dialect:
     """The fields of a request that chat completions spell otherwise; null leaves one out."""
     reply: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
     """A completion as the reply to a request."""
-    events: Callable[[Mapping[str, Any], ChatRequest], Iterator[Mapping[str, Any]]]
-    """A reply as the events of a request's stream."""
+    events: Callable[[Mapping[str, Any], bool], Iterator[Mapping[str, Any]]]
+    """A reply as the events of a stream; with the token counts of chat completions, if the client wants them."""
     error: Callable[[ApiError], dict[str, Any]]
     """An error as a body, and as an event."""
     observed: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None

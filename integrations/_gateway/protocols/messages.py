@@ -14,7 +14,6 @@ from guardrail.types import SamplingPlan
 
 from ..errors import ApiError, invalid
 from .dialect import (
-    ChatRequest,
     Dialect,
     content_of,
     function_call,
@@ -171,7 +170,7 @@ def reply(completion: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def events(message: Mapping[str, Any], _: ChatRequest) -> Iterator[dict[str, Any]]:
+def events(message: Mapping[str, Any], _: bool) -> Iterator[dict[str, Any]]:
     usage = message["usage"]
     ended = {name: message[name] for name in ("stop_reason", "stop_sequence", "stop_details")}
     begun = {**message, **dict.fromkeys(ended), "content": [], "usage": {**usage, "output_tokens": 0}}

@@ -14,7 +14,6 @@ from guardrail.types import SamplingPlan
 from ..._openai.responses import call_item, message_item, stream_events, text_part, usage_of
 from ..errors import ApiError, invalid
 from .dialect import (
-    ChatRequest,
     Dialect,
     content_of,
     function_call,
@@ -178,7 +177,7 @@ CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Reasons of an incomplete response, by those of a chat completion."""
 
 
-def events(response: Mapping[str, Any], _: ChatRequest) -> Iterator[dict[str, Any]]:
+def events(response: Mapping[str, Any], _: bool) -> Iterator[dict[str, Any]]:
     return stream_events(response)
 
 

@@ -13,12 +13,10 @@ from guardrail.sampling.replies.read import read_reply
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._gateway.answers import GuardReply
 from integrations._gateway.protocols.chat import completion
-from integrations._gateway.protocols.dialect import ChatRequest, Dialect
+from integrations._gateway.protocols.dialect import Dialect
 from integrations._gateway.protocols.messages import MESSAGES
 from integrations._gateway.protocols.responses import RESPONSES
 from integrations._openai.replies import message_of
-
-REQUEST = ChatRequest((), {}, stream=False, include_usage=False, logprobs=False, replaced=())
 
 
 def spelled(end: Any, *, script: list[str], **more: Any) -> tuple[str, str, str]:
@@ -27,7 +25,7 @@ def spelled(end: Any, *, script: list[str], **more: Any) -> tuple[str, str, str]
     verdict = Guardrail(model=model, artifact=make_artifact(model, threshold=0.1, n=2)).assess("q").to_metadata()
     message = AIMessage("Lim", response_metadata={} if end is None else {"finish_reason": end})
     reply = GuardReply(message, {**verdict, **more.pop("fields", {})}, fallback="large", **more)
-    whole = completion(reply, REQUEST, request_id="r", model="m")
+    whole = completion(reply, formatted=False, logprobs=False, request_id="r", model="m")
     return (
         whole["choices"][0]["finish_reason"],
         MESSAGES.reply(whole, {})["stop_reason"],

@@ -75,7 +75,7 @@ def test_a_large_body_is_read_on_a_thread_and_a_small_one_at_once(
     served, off_loop, threads = serve(), list[int](), asyncio.to_thread
 
     async def to_thread(work: Any, *arguments: Any) -> Any:
-        off_loop.append("read_body" in repr(work) or "Gateway._read" in repr(work))
+        off_loop.append("read_body" in repr(work) or "read_request" in repr(work))
         return await threads(work, *arguments)
 
     monkeypatch.setattr("integrations._gateway.bodies.asyncio.to_thread", to_thread)
