@@ -7,7 +7,6 @@ its line or send commands to a terminal.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 LISTED = 12
 """Most places of items that a sentence lists."""
-WIDTH = 32
+WIDTH = 16
 """Characters of a bar."""
 LONGEST = 160
 """Most characters of an answer that a line shows."""
@@ -356,7 +355,6 @@ def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
         ("Guarantee", [f"alpha = {verdict.alpha:g}. {_line(verdict.guarantee)}"]),
         ("Artifact", [verdict.artifact]),
         ("Cost", [_cost(verdict.cost)]),
-        ("Next", [next_step(verdict)]),
     ]
     return sections
 
@@ -385,8 +383,8 @@ def _count(meanings: Sequence[Meaning]) -> str:
 
 
 def _share_line(share: float, text: str, size: int | None = None) -> str:
-    filled = round(WIDTH / 2 * min(max(share, 0.0), 1.0))
-    bar = "#" * filled + "." * (WIDTH // 2 - filled)
+    filled = round(WIDTH * min(max(share, 0.0), 1.0))
+    bar = "#" * filled + "." * (WIDTH - filled)
     number = "" if size is None else f" ({size})"
     return f"{share:>5.0%} {bar} {_short(text)}{number}"
 
@@ -401,34 +399,11 @@ def _score(verdict: Verdict) -> list[str]:
     if uncertainty.value is None:
         return [f"{uncertainty.estimator} not measured ({uncertainty.reason}: {_line(uncertainty.detail)}), {limit}"]
     lines = [f"{uncertainty.estimator} {uncertainty.value:.4g}{unit}, {limit} (higher is less certain)"]
-    if threshold is not None:
-        lines.append(score_bar(uncertainty.value, threshold))
     if uncertainty.is_bound:
         lines.append(_line(_settled_early(verdict)))
     elif uncertainty.detail:
         lines.append(_line(uncertainty.detail))
     return lines
-
-
-def score_bar(value: float, threshold: float) -> str:
-    """Score and threshold on one scale, ``0 [====|......*...] 1.5``: "=" is accepted, "|" threshold, "*" score."""
-    low, high = min(0.0, value, threshold), max(0.0, value, threshold)
-    high = high if math.isclose(high, low) else high + 0.1 * (high - low)
-    span = (high - low) or 1.0
-
-    def place(number: float) -> int:
-        return min(WIDTH - 1, max(0, int((number - low) / span * WIDTH)))
-
-    limit, score = place(threshold), place(value)
-    if value > threshold and score <= limit:  # rounding must not contradict the comparison
-        score = min(WIDTH - 1, limit + 1)
-        limit = min(limit, score - 1)
-    elif value <= threshold and score >= limit:
-        limit = min(WIDTH - 1, score + 1)
-        score = min(score, limit - 1)
-    cells = ["=" if i < limit else "." for i in range(WIDTH)]
-    cells[limit], cells[score] = "|", "*"
-    return f"{low:.4g} [{''.join(cells)}] {high:.4g}"
 
 
 def _cost(cost: Cost) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +16,6 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from ..bindings import binding_settings
 from ..errors import UsageError
-from ..explain import next_step
 from ..items.partial import is_partial
 from ..prompting import copies_of
 from ..sampling.effects import Effect, Steps, user_call
@@ -61,7 +59,7 @@ awaits) a text, an AIMessage, or None for the abstention message."""
 Form = Literal["text", "calls", "format"]
 """The answers that the caller can read: any text; only a tool call; only a text of the calibrated format."""
 Wording = str | Callable[[Verdict], str]
-"""Text of an abstention: a template (see `worded`), or a function of the verdict."""
+"""Text of an abstention, or a function of the verdict that gives it."""
 OnAbstain = Literal["message", "raise"] | Runnable[Any, Any] | Handler | FullHandler
 """Values of `Guardrail(on_abstain=...)`."""
 
@@ -211,29 +209,10 @@ def _as_result(verdict: Verdict) -> Iterator[None]:
 def worded(wording: Wording, verdict: Verdict) -> str:
     """The abstention message.
 
-    Args:
-        wording: A function of the verdict, or a text with any of {reason}, {detail}, {uncertainty}, {threshold},
-            {alpha}, {score}, {calls} and {next}; other braces stay unchanged.
-        verdict: The abstention.
-
     Raises:
         UsageError: The function returned no text.
     """
-    if callable(wording):
-        text: object = wording(verdict.model_copy(deep=True))
-        if not isinstance(text, str):
-            raise UsageError(f"abstain_message returned {type(text).__name__}; it must return a string.")
-        return text
-    value, threshold = verdict.uncertainty.value, verdict.threshold
-    values = {
-        "reason": verdict.reason.value,
-        "detail": verdict.detail,
-        "uncertainty": "unmeasured" if value is None else f"{value:.4g}",
-        "threshold": "none" if threshold is None else f"{threshold:.4g}",
-        "alpha": f"{verdict.alpha:g}",
-        "score": verdict.uncertainty.estimator,
-        "calls": str(verdict.cost.calls),
-        "next": next_step(verdict),
-    }
-    # One pass, so that braces inside a value are not filled in turn.
-    return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), wording)
+    text: object = wording if isinstance(wording, str) else wording(verdict.model_copy(deep=True))
+    if not isinstance(text, str):
+        raise UsageError(f"abstain_message returned {type(text).__name__}; it must return a string.")
+    return text

@@ -73,8 +73,7 @@ class Guardrail(GuardedChatModel):
     (another model or its name, a chain) is invoked with the same messages; any other callable is a human hook: it
     receives the `Verdict` (and may be async) and returns a text, an AIMessage, or None for the message."""
     abstain_message: Wording = ABSTENTION
-    """Text for the user under "message". May use {reason}, {detail}, {uncertainty}, {threshold}, {alpha}, {score},
-    {calls} and {next}; or a function of the `Verdict`. Mind that a function sees the answer that was held back."""
+    """Text for the user under "message"; or a function of the `Verdict`, which sees the answer that was held back."""
     using: Using = Field(default_factory=lambda: Using(), repr=False)
     """The objects of the score that cannot be made by name, e.g. ``{"judge": ChatJudge(model)}``."""
     probe: Probing = "auto"

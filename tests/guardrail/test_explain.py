@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from guardrail import Guardrail, Meaning, Verdict
-from guardrail.explain import as_html, as_text, score_bar
+from guardrail.explain import as_html, as_text
 from guardrail.plain_json import visible
 from guardrail.testing import ScriptedChat, make_artifact
 
@@ -83,16 +83,6 @@ def test_nothing_a_model_wrote_is_markup() -> None:
     parser = Tags()
     parser.feed(as_html(verdict("evil")))
     assert parser.seen == {"pre"}
-
-
-@pytest.mark.parametrize(
-    ("value", "threshold"),
-    [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0 + 1e-9, 1.0), (5.0, 0.0), (-2.0, -1.0), (3.0, 1e-9)],
-)
-def test_the_bar_never_contradicts_the_comparison(value: float, threshold: float) -> None:
-    bar = score_bar(value, threshold)
-    assert (bar.index("*") < bar.index("|")) == (value <= threshold)
-    assert bar.count("*") == bar.count("|") == 1
 
 
 def test_metadata_of_an_abstention_hides_all_answers() -> None:
