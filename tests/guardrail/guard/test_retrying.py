@@ -9,7 +9,6 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,10 +22,7 @@ from guardrail import AbstainedError, Guardrail, Unmeasured, UnmeasuredError
 from guardrail.errors import ArtifactMismatchError
 from guardrail.guard.cascade import Cascade
 from guardrail.guard.observers import SafetySwitch
-from guardrail.judges import TextJudge
 from guardrail.prompting import PromptWrapping, prompt_content, question_text
-from guardrail.review.keys import ExpiringKeys
-from guardrail.review.store import ReviewStore
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.draws import Draws
 from guardrail.testing import ScriptedChat, make_artifact
@@ -290,22 +286,6 @@ def test_failures_of_the_transport_are_drawn_again(named: str) -> None:
     assert set(again.calls.values()) == {2}  # so the test could fail
 
 
-class Speechless(TextJudge):
-    def equivalent(self, question: str, pairs: Any) -> list[bool | None]:
-        return [None for _ in pairs]
-
-
-def test_what_a_judge_did_not_decide_is_a_result() -> None:
-    model = Turning(turns={LATE: [["a", "b", "c"], CERTAIN]})
-    judge = Speechless()
-    artifact = make_artifact(model, n=4)
-    artifact = artifact.model_copy(update={"estimator": artifact.estimator.model_copy(update={"judge": judge.spec})})
-    guard = Guardrail(model=model, artifact=artifact, using={"judge": judge}, on_abstain="raise", remember=0)
-    with pytest.raises(AbstainedError) as caught:
-        tried(guard).invoke(LATE)
-    assert (caught.value.verdict.uncertainty.reason, model.rounds(LATE)) == (Unmeasured.JUDGE_FAILED, 1)
-
-
 @pytest.mark.parametrize("reason", Unmeasured)
 def test_every_reason_depends_on_the_question_unless_it_is_the_transports(reason: Unmeasured) -> None:
     transport = (Unmeasured.MODEL_FAILED, Unmeasured.MISCONFIGURED, Unmeasured.DEGENERATE_SAMPLES)
@@ -361,35 +341,6 @@ def test_a_loop_of_the_caller_gets_the_same_verdict_on_every_path(on_abstain: An
     assert model.rounds(LATE) == 1
 
 
-def test_an_abstention_is_forgotten_after_a_while() -> None:
-    now = [0.0]
-    model, guard = rounds_of(APART, APART, CERTAIN, remember=Draws(60, clock=lambda: now[0]))
-    assert not guard.assess(LATE).accepted
-    now[0] = 59.9
-    assert not guard.assess(LATE).accepted
-    assert model.rounds(LATE) == 1
-    now[0] = 60.0  # a new question, with a draw of its own; its minute begins now
-    assert not guard.assess(LATE).accepted
-    now[0] = 119.9
-    assert not guard.assess(LATE).accepted
-    assert model.rounds(LATE) == 2
-    now[0] = 120.0
-    assert guard.assess(LATE).accepted
-
-
-def test_the_oldest_pieces_make_room_and_no_prompt_is_kept() -> None:
-    memory = Draws(most_bytes=20_000)
-    model = ScriptedChat(default=["a", "b", "c"])
-    guard = Guardrail(model=model, artifact=make_artifact(model), remember=memory)
-    assert guard.assess("secret one").cost.calls == 11
-    assert (guard.assess("secret one").cost.calls, memory.evicted) == (0, 0)
-    for number in range(9):
-        guard.assess(f"secret {number}")
-    assert memory.evicted > 0
-    assert [guard.assess(f"secret {which}").cost.calls for which in ("8", "one")] == [0, 11]
-    assert "secret" not in str(memory._own._pieces)
-
-
 def test_guards_made_of_a_guard_share_its_memory() -> None:
     model = ScriptedChat(default=["a", "b", "c"])
     guard = Guardrail(model=model, artifact=make_artifact(model))
@@ -409,15 +360,6 @@ def test_cascades_made_of_a_cascade_share_its_memory() -> None:
     assert cascade.model_copy(update={"abstain_message": "No."}).assess("q").cost.calls == 0
 
 
-def test_new_ids_of_content_blocks_make_no_other_question() -> None:
-    model = ScriptedChat(default=["a", "b", "c"])
-    guard = Guardrail(model=model, artifact=make_artifact(model))
-    n_calls = [guard.assess([HumanMessage(content_blocks=[create_text_block("q")])]).cost.calls for _ in range(2)]
-    assert n_calls == [11, 0]
-    classes = [HumanMessage("r"), HumanMessageChunk(content="r"), ChatMessage(role="user", content="r")]
-    assert [guard.assess([message]).cost.calls for message in classes] == [11, 0, 0]
-
-
 def test_what_is_another_question_is_drawn() -> None:
     model = ScriptedChat(default=["a", "b", "c"])
     memory = Draws()
@@ -428,6 +370,9 @@ def test_what_is_another_question_is_drawn() -> None:
     assert guard.assess("q").cost.calls == 11
     same = [HumanMessage("q", id="2", response_metadata={"at": 1})]
     assert guard.assess(same).cost.calls == 0
+    spoken = [HumanMessageChunk(content="q"), ChatMessage(role="user", content="q")]
+    for message in (*spoken, HumanMessage(content_blocks=[create_text_block("q")])):  # with a new id each time
+        assert guard.assess([message]).cost.calls == 0
     block: Any = [{"type": "text", "text": "q", "cache_control": {"type": "ephemeral"}}]
     for written in ("q ", "\n q", "q\u200b", "q\x00\u034f\U000e0100", block):
         assert guard.assess([HumanMessage(written, name="somebody")]).cost.calls == 0
@@ -448,6 +393,8 @@ def test_what_is_another_question_is_drawn() -> None:
     other_score = make_artifact(model, estimator="semantic_entropy")
     assert Guardrail(model=model, artifact=other_score, **settings).assess("q").cost.calls == 11
     assert copy.deepcopy(guard).assess("q").cost.calls == 11
+    guard.assess("secret?")
+    assert "secret" not in str(memory._own._pieces)  # no prompt is kept
 
 
 class Alarmed(SafetySwitch):
@@ -557,15 +504,6 @@ def test_what_is_left_out_of_the_memory_is_one_short_line(clock: str) -> None:
     assert slotted(guard, "10:00", long).cost.calls == 5
     _, forgetful = slotted_guard(CERTAIN, remember=0)  # nothing is given out again
     assert slotted(forgetful, clock, "A").cost.calls == 5
-
-
-def test_processes_on_one_store_continue_each_others_draws(tmp_path: Path) -> None:
-    with ReviewStore(str(tmp_path / "reviews.db")) as store:
-        here, there = (Draws(shared=ExpiringKeys(store.database)) for _ in range(2))
-        _, guard = slotted_guard(["a", "a", DOWN_FOR_NOW], ["a"], remember=here)
-        other = guard.model_copy(update={"remember": there})
-        assert slotted(guard, "10:00", "A").uncertainty.reason is Unmeasured.MODEL_FAILED
-        assert [slotted(which, "10:01", "A").cost.calls for which in (other, guard)] == [2, 0]
 
 
 def test_a_served_answer_that_was_held_back_is_not_drawn_again() -> None:

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from pydantic import BaseModel
 
-from guardrail import Guardrail, Reason, Router, RouterArtifact, UsageError, load_artifact
+from guardrail import Guardrail, Router, RouterArtifact, UsageError, load_artifact
 from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, Spent
 from guardrail.bindings import bindings_for
 from guardrail.describe import together
@@ -94,14 +94,6 @@ def test_each_call_of_a_batch_has_its_own_route() -> None:
     configs = [named("easy"), named("hard"), named("closed")]
     assert [decided(message) for message in router.batch([HALF] * 3, configs)] == [EASY, HARD, CLOSED]
     assert [decided(message) for message in asyncio.run(router.abatch([HALF] * 3, configs))] == [EASY, HARD, CLOSED]
-
-
-def test_verdicts_are_those_of_the_groups_artifact() -> None:
-    """Audits and monitors find the promise by the digest in the verdict."""
-    router = Router.of(MODEL, ARTIFACT, remember=0)
-    for name in ("easy", "hard"):
-        assert router.assess(HALF, named(name)).artifact == ARTIFACT.artifacts[name].digest
-    assert asyncio.run(router.aassess(HALF, named("closed"))).reason is Reason.INFEASIBLE
 
 
 def test_a_call_that_names_no_route_is_refused_and_draws_nothing() -> None:

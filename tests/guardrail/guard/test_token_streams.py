@@ -11,9 +11,6 @@ import pytest
 from langchain_core.callbacks import (
     AsyncCallbackHandler,
     BaseCallbackHandler,
-    CallbackManager,
-    StdOutCallbackHandler,
-    StreamingStdOutCallbackHandler,
     dispatch_custom_event,
 )
 from langchain_core.messages import AIMessageChunk
@@ -25,10 +22,7 @@ from pydantic import Field
 
 from guardrail import Guardrail
 from guardrail.guard.abstention import ABSTENTION
-from guardrail.judges.chat import ChatJudge
-from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import SamplingPlan
 
 SECRET = "Secretville"
 SURE, UNSURE = "sure?", "unsure?"
@@ -178,28 +172,6 @@ def test_no_handler_is_told_a_sample_in_another_event(way: str) -> None:
     assert {name for name, _ in of_the_call.heard} == {"text", "stream", "progress"}
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_assessing_shows_no_token_either(asynchronous: bool, of_the_process: Listening) -> None:
-    own, of_the_call = Listening(), Listening()
-    model = Streaming(script=SCRIPT, callbacks=CallbackManager([own]))
-    guard = Guardrail(model=model, artifact=make_artifact(model))
-    verdict = (
-        asyncio.run(guard.aassess(UNSURE, {"callbacks": [of_the_call]}))
-        if asynchronous
-        else guard.assess(UNSURE, {"callbacks": [of_the_call]})
-    )
-    assert len(verdict.samples) >= 3
-    assert (own.tokens, of_the_call.tokens, of_the_process.tokens) == ([], [], [])
-
-
-def test_nothing_is_printed_by_handlers_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
-    model = Streaming(script=SCRIPT, callbacks=[StreamingStdOutCallbackHandler(), StdOutCallbackHandler()])
-    Guardrail(model=model, artifact=make_artifact(model)).invoke(UNSURE)
-    assert SECRET not in capsys.readouterr().out
-    model.invoke(UNSURE)
-    assert SECRET in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("passes", [False, True])
 def test_a_model_within_the_model_finds_no_handler_that_takes_tokens(passes: bool) -> None:
     of_the_call, tracer = Listening(), Keeping()
@@ -210,30 +182,6 @@ def test_a_model_within_the_model_finds_no_handler_that_takes_tokens(passes: boo
     assert of_the_call.tokens == []
     (RunnableLambda(lambda x: x) | model).invoke(UNSURE, {"callbacks": [of_the_call]})
     assert SECRET in of_the_call.tokens
-
-
-def test_the_samples_of_a_judge_and_of_a_collection_show_no_token(of_the_process: Listening) -> None:
-    own = Listening()
-    model = Streaming(default=("yes",), callbacks=[own])
-    assert ChatJudge(model).equivalent("q", [("a", "b")]) == [True]
-    prompt = [model._convert_input("q").to_messages()]
-    draw(model, prompt, SamplingPlan(n=2))
-    asyncio.run(Sampler(model, SamplingPlan(n=2)).adraw(prompt))
-    assert (own.tokens, of_the_process.tokens) == ([], [])
-
-
-def test_tracers_still_see_every_sample_once() -> None:
-    tracer = Keeping()
-    model = Streaming(script=SCRIPT, callbacks=[tracer])
-    guard = Guardrail(model=model, artifact=make_artifact(model, n=4))
-    guard.invoke(UNSURE, {"callbacks": [tracer]})
-    (root,) = [run for run in tracer.roots if run.child_runs]
-    assert sorted(run.name for run in root.child_runs) == [
-        "guardrail_primary",
-        *(f"guardrail_sample_{i}" for i in range(4)),
-    ]
-    assert not any(event["name"] == "new_token" for run in root.child_runs for event in run.events)
-    assert all(run.outputs and run.outputs["generations"] for run in root.child_runs)
 
 
 def test_the_callers_model_and_handlers_stay_as_they_are() -> None:

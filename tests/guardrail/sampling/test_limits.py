@@ -278,17 +278,6 @@ def test_a_fallback_is_counted() -> None:
     assert traffic.peak == 2
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_a_guard_as_fallback_does_not_block(n: int) -> None:
-    guard, traffic = guard_and_traffic(n)
-    other = Busy(default=["a", "b", "c"], seen=traffic, crowd=n + 1, name_of_model="other")
-    fallback = Guardrail(model=other, artifact=make_artifact(other), remember=0)
-    outer = guard.model_copy(update={"on_abstain": fallback})
-    soon(lambda: outer.batch(["q"] * 2, {"max_concurrency": n}))
-    assert traffic.calls == 2 * 22
-    assert traffic.peak <= n
-
-
 class Untrusted(Busy):
     """An endpoint that is probed before it is believed."""
 

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.caches import InMemoryCache
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, PrivateAttr
@@ -646,21 +645,3 @@ def test_a_process_forked_while_another_thread_probes_makes_a_probe_of_its_own()
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.stdout, ran.stderr) == ("child 0\n", "")
-
-
-class Opaque(ScriptedChat):
-    """An endpoint whose function asks a model with a cache, which no copy of its fields reaches."""
-
-    guardrail_trusted = False
-    ask: Any = None
-
-    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=self.ask(messages))])
-
-
-@pytest.mark.parametrize("cached", [True, False])
-def test_a_cache_that_cannot_be_reached_is_found(cached: bool) -> None:
-    inner = Gateway(cache=InMemoryCache() if cached else None, passes=99)
-    model = Opaque(ask=lambda messages: inner.invoke(messages))
-    verdict = Guardrail(model=model, artifact=make_artifact(model)).assess("q")
-    assert (verdict.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES) == cached

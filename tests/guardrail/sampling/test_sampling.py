@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -51,12 +48,6 @@ def test_primary_and_samples_are_told_apart() -> None:
     assert [sample.text for sample in drawn.samples] == ["s0", "s1", "s2", "s3"]
     assert drawn.cost.calls == 5
     assert drawn.cost.output_tokens == 5
-
-
-def test_async_draws_the_same() -> None:
-    (drawn,) = asyncio.run(Sampler(MODEL, PLAN).adraw([QUESTION]))
-    (sync,) = draw(MODEL, [QUESTION], PLAN)
-    assert (drawn.primary, drawn.samples) == (sync.primary, sync.samples)
 
 
 def test_primary_is_greedy_and_samples_are_not() -> None:
@@ -117,26 +108,6 @@ def test_stop_token_ids_are_refused_by_models_that_would_not_take_them() -> None
 def test_options_need_a_native_sampler() -> None:
     with pytest.raises(UsageError, match="ScriptedChat cannot read the likelihood of answer options"):
         draw(MODEL, [QUESTION], SamplingPlan(n=0, options=("A", "B")))
-
-
-def test_max_concurrency_bounds_calls_in_flight() -> None:
-    class Gauge(ScriptedChat):
-        _lock: Any = PrivateAttr(default_factory=threading.Lock)
-        _now: list[int] = PrivateAttr(default_factory=lambda: [0, 0])
-        _full: Any = PrivateAttr(default_factory=lambda: threading.Barrier(2, timeout=10))
-
-        def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
-            with self._lock:
-                self._now[0] += 1
-                self._now[1] = max(self._now)
-            self._full.wait()  # six calls pass two by two: proves that two do run at once
-            with self._lock:
-                self._now[0] -= 1
-            return super()._generate(*args, **kwargs)
-
-    model = Gauge(script=MODEL.script)
-    draw(model, [QUESTION], SamplingPlan(n=5), max_concurrency=2)
-    assert model._now[1] == 2
 
 
 def test_request_seed_depends_on_question_and_plan_only() -> None:
@@ -210,6 +181,8 @@ def test_a_very_unlikely_token_is_measured() -> None:
 def test_refusals_of_the_server_are_seen() -> None:
     assert reply(finish_reason="content_filter").refusal
     assert read_reply(AIMessage(content="", additional_kwargs={"refusal": "no"})).refusal
+    blocks: list[Any] = [{"type": "text", "text": "I"}, {"type": "refusal", "refusal": "cannot"}]
+    assert read_reply(AIMessage(content=blocks)).refusal
     assert not reply(finish_reason="stop").refusal
 
 
@@ -241,30 +214,6 @@ def test_an_answer_that_was_refused_or_blocked_is_a_refusal(metadata: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "metadata",
-    [
-        {"finish_reason": "stop"},
-        {"finish_reason": "STOP"},
-        {"finish_reason": "length"},
-        {"finish_reason": "MAX_TOKENS"},
-        {"stop_reason": "end_turn"},
-        {"stop_reason": "max_tokens"},
-        {"stopReason": "stop_sequence"},
-        {"done_reason": "length"},
-    ],
-)
-def test_an_answer_that_ended_or_was_cut_off_is_no_refusal(metadata: dict[str, Any]) -> None:
-    assert not reply(**metadata).refusal
-    (drawn,) = draw(ScriptedChat(default=[AIMessage("x", response_metadata=metadata)]), [QUESTION], PLAN)
-    assert drawn.problem is None
-
-
-def test_a_refusal_may_be_a_block_of_the_content() -> None:
-    refusal = AIMessage(content=[{"type": "text", "text": "I"}, {"type": "refusal", "refusal": "cannot"}])
-    assert read_reply(refusal).refusal
-
-
-@pytest.mark.parametrize(
     ("beside", "reason"),
     [
         (AIMessage("x", response_metadata={"finish_reason": "SAFETY"}), Unmeasured.REFUSED),
@@ -285,67 +234,9 @@ def test_a_call_that_failed_does_not_hide_a_cause_that_depends_on_the_question(
     assert reason.depends_on_question == (reason is not Unmeasured.MODEL_FAILED)
 
 
-@pytest.mark.parametrize(
-    ("metadata", "reason"),
-    [
-        ({"finish_reason": "stop"}, "stop"),
-        ({"stop_reason": "end_turn"}, "end_turn"),
-        ({"stopReason": "end_turn"}, "end_turn"),
-        ({"done_reason": "length"}, "length"),
-        ({}, None),
-    ],
-)
-def test_the_reason_is_kept_as_the_server_spells_it(metadata: dict[str, Any], reason: str | None) -> None:
-    assert reply(**metadata).finish_reason == reason
-
-
 def test_scripted_chat_outside_a_guard_gives_its_first_answer() -> None:
     assert MODEL.invoke("q").content == "p"
     assert ChatGeneration(message=MODEL.invoke("?")).text == "I don't know"
-
-
-FORKED = """
-import os
-import threading
-
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-
-from guardrail.sampling import draw
-from guardrail.testing import ScriptedChat
-from guardrail.types import SamplingPlan
-
-
-ENDED = {"finish_reason": "stop"}
-
-
-class Meeting(ScriptedChat):
-    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
-        barrier.wait(10)  # until another call is in flight
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("x", response_metadata=ENDED))])
-
-
-def side_by_side():
-    global barrier
-    barrier = threading.Barrier(2)
-    (drawn,) = draw(Meeting(script={}), [[HumanMessage("q")]], SamplingPlan(n=3))
-    return drawn.problem is None
-
-
-assert side_by_side()
-child = os.fork()
-if child == 0:
-    os._exit(0 if side_by_side() else 1)
-print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_calls_run_side_by_side_in_a_forked_process_too() -> None:
-    """Servers that load a guard and then fork (prefork workers) inherit its pool, but none of its threads."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (ran.stdout, ran.stderr) == ("child 0\n", "")
 
 
 # -- side by side ------------------------------------------------------------------------------------------------------
