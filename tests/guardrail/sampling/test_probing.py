@@ -554,6 +554,16 @@ def test_an_unfit_endpoint_is_probed_again_after_a_while_and_recovers(asynchrono
     assert len(model._seen) == 2 * calls_before + 5  # nothing more: it is fit
 
 
+def test_what_an_unfit_endpoint_gave_is_not_remembered(now: list[float]) -> None:
+    """Otherwise a question would be held back for minutes after its server was mended."""
+    model = Remote(script=SCRIPT)
+    artifact = make_artifact(model, estimator="perplexity", n=0, threshold=9.0)
+    guarded = Guardrail(model=model, artifact=artifact, remember=300)
+    assert guarded.assess("sure?").uncertainty.reason is Unmeasured.NO_LOGPROBS
+    model.probability, now[0] = 0.5, UNFIT_FOR
+    assert guarded.assess("sure?").accepted
+
+
 def test_a_slow_probe_stands_in_the_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first question waits for it: without a line an operator looks for the fault elsewhere."""
     caplog.set_level(logging.INFO, "guardrail")
