@@ -37,7 +37,6 @@ from ..types import (
     Cost,
     Fingerprint,
     Frozen,
-    Missing,
     Note,
     NoteKind,
     Reason,
@@ -176,38 +175,20 @@ class Assessor:
         memory = yield from self._memory(messages, question)
         text = question_text(messages) if question is None else question
         gates = "+".join(sorted(self.every_gate or _by_digest(self.gates(None))))
-        # Other thresholds of the same procedure judge the same draw anew.
-        held_name, name = f"held back by {gates}", f"accepted by {gates}"
-        if served is not None:
+        name = f"judged by {gates}"  # other thresholds of the same procedure judge the same draw anew
+        assessment = yield from _remembered(memory, name, text)
+        if served is not None and (assessment is None or assessment.accepted or not _is_same(assessment, served)):
             # An answer that was cut off is another one than the whole answer with the same words.
             name = f"served {_digest(normal_form(served.comparable))} {served.finish_reason} by {gates}"
-        held = yield from _remembered(memory, held_name, text)
-        if held is not None and served is None:
-            assert held.verdict is not None, "a verdict is remembered"
-            if not self.usable_items(held.verdict).accepted:
-                return held
-            with self.observers.around("guard"):
-                return (yield from self._observed(held, messages))
-        with streaming_disabled(), self.observers.around("guard" if served is None else "observe"):
-            sampler = replace(self.sampler, callbacks=callbacks, question=question)
-            fault, cost = None, Cost()
-            if self.probe:
-                fault, cost = yield from fault_steps(sampler.model, sampler.plan, self.fingerprint)
-            if fault is not None:  # the primary answer alone, for a person to see
-                sampler, memory, held = replace(sampler, plan=sampler.plan.primary_only()), NOTHING, None
             assessment = yield from _remembered(memory, name, text)
-            if assessment is None and held is not None and served is not None and _is_same(held, served):
-                assessment = held
+        if assessment is not None and served is None:
+            assert assessment.verdict is not None, "a verdict is remembered"
+            if not self.usable_items(assessment.verdict).passes:
+                return assessment
+        with streaming_disabled(), self.observers.around("guard" if served is None else "observe"):
             if assessment is None:
-                sampler = replace(sampler, memory=memory)
-                assessment = yield from self._judged(sampler, messages, served, fault, turns or {})
-                verdict = assessment.verdict
-                if verdict is not None and cost.calls:
-                    verdict = verdict.model_copy(update={"cost": verdict.cost + cost})
-                    assessment = replace(assessment, verdict=verdict)
-                if verdict is not None and (verdict.passes or assessment.is_result):
-                    under = name if verdict.passes or served is not None else held_name
-                    assessment = yield from _noted(assessment, memory, under)
+                sampler = replace(self.sampler, callbacks=callbacks, question=question, memory=memory)
+                assessment = yield from self._judged(sampler, messages, served, turns or {}, name)
             if assessment.verdict is None:
                 return assessment
             observed = yield from self._observed(assessment, messages)
@@ -218,10 +199,15 @@ class Assessor:
         sampler: Sampler,
         messages: Sequence[BaseMessage],
         served: Sample | None,
-        fault: Missing | None,
         turns: Mapping[str, str],
+        name: str,
     ) -> Steps[Assessment]:
-        """Draw, or draw the samples behind a served answer, and judge."""
+        """Probe, draw (of a served answer the samples behind it), judge, and remember the verdict under a name."""
+        fault, cost = None, Cost()
+        if self.probe:
+            fault, cost = yield from fault_steps(sampler.model, sampler.plan, self.fingerprint)
+        if fault is not None:  # the primary answer alone, for a person to see; nothing of it is remembered
+            sampler = replace(sampler, plan=sampler.plan.primary_only(), memory=NOTHING)
         settled: Mapping[str, Uncertainty] = {}
         if served is None:
             complete, settled = yield from self._draw(sampler, messages)
@@ -235,7 +221,10 @@ class Assessor:
         by_name = {gate: unpromised(each, turns.get(each.artifact)) for gate, each in by_name.items()}
         verdict = strictest(by_name.values())
         log_fault(verdict, sampler.model)
-        return Assessment(drawn, verdict, by_name)
+        assessment = Assessment(drawn, verdict.model_copy(update={"cost": verdict.cost + cost}), by_name)
+        if verdict.passes or assessment.is_result:
+            return (yield from _noted(assessment, sampler.memory, name))
+        return assessment
 
     def _draw(
         self, sampler: Sampler, messages: Sequence[BaseMessage]
