@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from guardrail.__main__ import main
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, Made, StageShare
 from guardrail.describe import promises
 from guardrail.doctor import Finding, examine
-from guardrail.errors import GuardrailError, MissingDependencyError, UsageError, load_entry_point
+from guardrail.errors import GuardrailError, MissingDependencyError, UsageError
 from guardrail.foreign_errors import log
 from guardrail.outcome import InfeasibleReason
 from guardrail.sampling.models import resolve_model
@@ -594,34 +593,6 @@ def test_without_an_artifact_the_model_is_probed(tmp_path: Path, capsys: pytest.
     assert main(["doctor"]) == 1
     assert "name an artifact, a model to probe (--model), or both" in capsys.readouterr().err
     assert main(["doctor", "--model", "python:no.such:model"]) == 1
-
-
-def test_another_package_of_our_name_is_named_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`integrations` is a common name: a folder of the user's shadows ours, in another process."""
-    other = tmp_path / "integrations"
-    other.mkdir()
-    (other / "__init__.py").touch()
-    # An editable install finds our modules behind another package of the name: only its finder is taken away.
-    code = (
-        "import sys; sys.meta_path = [one for one in sys.meta_path if '__editable__' not in str(one)]; "
-        "from guardrail.__main__ import main; "
-        "sys.exit(main(['doctor', '--model', 'openai-compatible:m@http://127.0.0.1:9/v1']))"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "COLUMNS": "1000"},
-        cwd=tmp_path,  # the current folder comes first on the path
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode != 0
-    assert f"another package named 'integrations' first, at {other}" in process.stdout + process.stderr
-    (other / "openai_chat.py").write_text("import not_installed_here\n")
-    other.rename(tmp_path / "shadowing")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="not_installed_here"):  # ours, but something else is missing
-        load_entry_point(EntryPoint("m", "shadowing.openai_chat:from_text", "acrc_guardrail.models"))
 
 
 def test_a_command_that_cannot_be_found_leaves_the_others(

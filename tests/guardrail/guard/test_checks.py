@@ -246,8 +246,10 @@ def test_an_answer_without_a_promise_is_given_out_and_not_accepted() -> None:
 
 def test_an_alarm_holds_an_answer_without_a_promise_back_too() -> None:
     switch = SafetySwitch()
+    marking = guarded(artifact=make_artifact(MODEL, prompt=MARKING), on_verdict=switch)
+    assert marking.assess(CONVERSATION).passes
     switch.hold("Too many errors.")
-    verdict = guarded(artifact=make_artifact(MODEL, prompt=MARKING), on_verdict=switch).assess(CONVERSATION)
+    verdict = marking.assess(CONVERSATION)  # remembered, and asked about again
     assert (verdict.passes, verdict.reason) == (False, Reason.SUSPENDED)
 
 

@@ -176,3 +176,6 @@ def test_a_served_answer_that_was_cut_off_is_another_than_the_whole_one(ends: tu
     guard = guarded()
     served = [guard.assess_served([HumanMessage(SURE)], Sample(text="Paris", finish_reason=end)) for end in ends]
     assert [each.accepted for each in served] == [end == "stop" for end in ends]
+    other = guarded()
+    assert other.assess(SURE).accepted  # the guard's own answer, which was whole
+    assert not other.assess_served([HumanMessage(SURE)], Sample(text="Paris", finish_reason="length")).accepted

@@ -354,22 +354,14 @@ def test_a_chat_model_that_judges_is_counted() -> None:
 # -- the limit itself
 
 
-def test_a_tighter_limit_inside_counts_outside_too() -> None:
-    with bounded(3), bounded(5), bounded(2):
+def test_a_call_inside_a_call_waits_for_its_turn_there_and_takes_no_further_slot() -> None:
+    with bounded(3), bounded(5), bounded(2):  # the tightest inside counts outside too
         limits = current_limits()
         assert [limit.n for limit in limits] == [2, 3]
-        with in_flight():
+        with in_flight(), bounded(5), in_flight(), in_flight():
             assert [limit._free for limit in limits] == [1, 2]
         assert [limit._free for limit in limits] == [2, 3]
     assert current_limits() == ()
-
-
-def test_a_call_inside_a_call_waits_for_its_turn_there_and_takes_no_further_slot() -> None:
-    with bounded(2):
-        (limit,) = current_limits()
-        with in_flight(), bounded(5), in_flight(), in_flight():
-            assert limit._free == 1
-        assert limit._free == 2
 
 
 def test_slots_survive_cancelled_and_interrupted_waiting() -> None:
@@ -444,28 +436,6 @@ def test_a_limit_as_tight_is_shared() -> None:
         around = current_limits()
         with bounded(2):
             assert current_limits() is around
-
-
-def test_threads_and_tasks_share_the_slots() -> None:
-    limit, order = Limit(1), []
-
-    def in_thread() -> None:
-        effects.run(limit.acquire())
-        order.append("thread")
-        limit.release()
-
-    async def run() -> None:
-        await effects.arun(limit.acquire())
-        thread = asyncio.create_task(asyncio.to_thread(in_thread))
-        while not limit._queue:
-            await asyncio.sleep(0)
-        order.append("task")
-        limit.release()
-        await thread
-
-    asyncio.run(run())
-    assert order == ["task", "thread"]
-    assert limit._free == 1
 
 
 def test_the_limit_is_read_like_langchain_reads_it() -> None:

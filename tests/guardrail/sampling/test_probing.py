@@ -318,18 +318,6 @@ def test_any_chat_model_is_probed_once_and_the_first_verdict_pays() -> None:
     assert "_known" not in model.__dict__
 
 
-def test_async_probe_is_shared_by_a_thousand_calls() -> None:
-    model = Remote(script=SCRIPT)
-
-    async def main() -> list[Any]:
-        return await asyncio.gather(*(arun(probe_steps(model, PLAN, again=False)) for _ in range(1000)))
-
-    verdicts = asyncio.run(main())
-    assert len(model._seen) == 5
-    assert sum(cost.calls for _, cost in verdicts) == 5
-    assert all(report is not None and not report.failed for report, _ in verdicts)
-
-
 def test_a_failed_probe_is_shared_once_and_then_repeated() -> None:
     model = Remote(script=SCRIPT, replies=[ConnectionError("down")])
 

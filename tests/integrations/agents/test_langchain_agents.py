@@ -455,7 +455,9 @@ def test_an_infeasible_artifact_holds_everything_and_samples_nothing() -> None:
 
 def test_message_ends_the_agent_with_an_abstention() -> None:
     model = fresh(UNSURE)
-    agent = agent_of(model, gate(model, on_abstain="message", abstain_message=lambda verdict: f"Held: {verdict.reason}"))
+    agent = agent_of(
+        model, gate(model, on_abstain="message", abstain_message=lambda verdict: f"Held: {verdict.reason}")
+    )
     result = agent.invoke({"messages": "pay bob"}, CONFIG)
     assert texts(result) == ["pay bob", "Held: above_threshold"]
     assert result["messages"][-1].response_metadata["guardrail"]["accepted"] is False
