@@ -42,7 +42,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.files import atomic_write
 from guardrail.judges import make_judge
 from guardrail.outcome import Feasible
-from guardrail.sampling.sampler import draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.testing import make_artifact
 from guardrail.types import Frozen, SampleSet, SamplingPlan
 from guardrail.uncertainty import Estimator, make_estimator, then
@@ -380,7 +380,7 @@ def timed(pool: Pool, records: Sequence[Record], plan: SamplingPlan) -> Pool:
 
 
 def _draw(model: BaseChatModel, plan: SamplingPlan, question: str) -> None:
-    draw(model, [[HumanMessage(question)]], plan)
+    Sampler(model, plan).draw([[HumanMessage(question)]])
 
 
 def _seconds(ask: Callable[[str], object], questions: Sequence[str]) -> float:

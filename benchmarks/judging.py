@@ -34,7 +34,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from calibrate.data.formats.questions import read_questions as read_embedded
 from examples.demo.embedded import MODEL, TASKS
-from guardrail.sampling.sampler import draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.specs import Clustering
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make_estimator as make
@@ -301,7 +301,7 @@ def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: 
     sizes = [size for size in (1, 4, 16, 64) if size <= len(questions)]
     rates_by_size: dict[int, list[Rates]] = {size: [] for size in sizes}
     ours(judge, questions[:1], "components", 1)  # the first pass of a process is slow
-    draw(model, prompts[:1], plan)
+    Sampler(model, plan).draw(prompts[:1])
     for _ in range(rounds):
         for size in sizes:
             count.judgements = count.forwards = 0
@@ -321,7 +321,7 @@ def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: 
 
 def _draw_all(model: TransformersChat, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, size: int) -> None:
     for start in range(0, len(prompts), size):
-        draw(model, prompts[start : start + size], plan)
+        Sampler(model, plan).draw(prompts[start : start + size])
 
 
 class Rates(NamedTuple):

@@ -38,7 +38,7 @@ from .sampling.models import resolve_model
 from .sampling.native import is_native
 from .sampling.probe import PROMPT, ProbeReport, inconsistent, unlike, wants_probe
 from .sampling.prober import needs_probe, probe
-from .sampling.sampler import Sampler, draw
+from .sampling.sampler import Sampler
 from .specs import identify
 from .types import Fingerprint, SampleSet, SamplingPlan, Unmeasured
 from .uncertainty import Estimator, Scorer, measure, unmet_needs
@@ -484,7 +484,7 @@ def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
     short = SamplingPlan(
         n=0, max_tokens=LONGEST, primary=how, temperature=plan.temperature, top_p=plan.top_p, cut_off="measure"
     )
-    drawn = draw(model, [[HumanMessage(PROMPT)]], short, callbacks=[])[0]
+    drawn = Sampler(model, short, callbacks=[]).draw([[HumanMessage(PROMPT)]])[0]
     if drawn.problem is None and drawn.cost.output_tokens > LONGEST:
         excess = f"{drawn.cost.output_tokens} tokens where {LONGEST} were asked for: the model ignores max_tokens"
         fix = "set the longest answer in the model itself, or bound its cost otherwise"

@@ -84,7 +84,7 @@ class ChatLabelJudge(CorrectnessRule):
             GuardrailError: The first calls all failed; the rest would fail alike.
             UsageError: The cache holds something else.
         """
-        from guardrail.sampling.sampler import draw  # chat models are slow to import
+        from guardrail.sampling.sampler import Sampler  # chat models are slow to import
 
         keys = [self._key(answer, question) for answer, question in items]
         cache = None if self._cache is None else PairCache(self._cache)
@@ -94,7 +94,7 @@ class ChatLabelJudge(CorrectnessRule):
         progress(len(items) - len(asked), len(items))
         for start in range(0, len(asked), _IN_FLIGHT):
             batch = list(asked)[start : start + _IN_FLIGHT]
-            drawn = dict(zip(batch, draw(self._model, [asked[key] for key in batch], _PLAN), strict=True))
+            drawn = dict(zip(batch, Sampler(self._model, _PLAN).draw([asked[key] for key in batch]), strict=True))
             fresh = {key: each.primary.text for key, each in drawn.items() if each.primary is not None}
             failed |= {key: each.problem_detail for key, each in drawn.items() if each.primary is None}
             if not (fresh or replies or cache):  # a judge that has answered before will answer again

@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from ..plain_json import quoted
 from ..sampling.calls import quiet_copy, with_settings
-from ..sampling.sampler import draw
+from ..sampling.sampler import Sampler
 from ..specs import JudgeSpec, identify
 from ..types import SampleSet, SamplingPlan
 from .base import Item, Judge
@@ -84,7 +84,7 @@ class ChatJudge(Judge):
         """Ask about pairs of several questions. A failed call is logged and leaves its pair unmeasured."""
         ordered = [(question, min(a, b), max(a, b)) for question, a, b in items]
         distinct = list(dict.fromkeys(ordered))
-        drawn = draw(self._model, [judge_messages(*item) for item in distinct], _PLAN, callbacks=[])
+        drawn = Sampler(self._model, _PLAN, callbacks=[]).draw([judge_messages(*item) for item in distinct])
         failed = [each for each in drawn if each.primary is None]
         if failed:
             _LOG.warning("%d of %d judgements failed: %s", len(failed), len(drawn), failed[0].problem_detail)

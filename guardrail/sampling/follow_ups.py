@@ -1,7 +1,7 @@
 """Follow-ups: questions to the model about what was drawn, which an estimator declares in its needs.
 
 A follow-up has a name, its own plan and the messages it asks, built from the prompt and the drawn set. The plan's
-``follow_ups`` lists the names to ask; `guardrail.sampling.draw` asks them after drawing and stores the replies in the
+``follow_ups`` lists the names to ask; `Sampler.draw` asks them after drawing and stores the replies in the
 set, so calibration records hold them, and run time asks in the same way. A follow-up that fails leaves its reason in
 its reply: only the estimator that reads it is unmeasured.
 

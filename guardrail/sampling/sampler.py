@@ -297,20 +297,6 @@ class Sampler:
         return lambda index: {"seed": call_seed(seed, 1 + index)}
 
 
-def draw(
-    model: BaseChatModel, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, **settings: Any
-) -> list[SampleSet]:
-    """Draw one sample set for each prompt, and ask the plan's follow-ups about it: `Sampler.draw`.
-
-    Args:
-        model: Any chat model. It is not changed.
-        prompts: One message list for each request.
-        plan: What to draw.
-        **settings: Other fields of `Sampler`, such as ``callbacks`` and ``max_concurrency``.
-    """
-    return Sampler(model, plan, **settings).draw(prompts)
-
-
 def joined(drawn: SampleSet, more: SampleSet) -> SampleSet:
     """Two parts of a set as one: all samples, the first primary answer and options, the first problem.
 

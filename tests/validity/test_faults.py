@@ -19,7 +19,7 @@ from guardrail import Guardrail, Reason, accepts
 from guardrail.decision import ThresholdGate
 from guardrail.errors import UsageError
 from guardrail.judges import ExactJudge
-from guardrail.sampling.sampler import draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Estimator, Needs, measure
@@ -57,7 +57,7 @@ class Recording(ScriptedChat):
 def test_a_cache_on_the_model_itself_is_bypassed() -> None:
     """With the cache the ten samples would be one answer ten times: entropy 0, accepted."""
     model = Recording(script={"q": ["a", "b1", "c1", "d1"]}, cache=True)
-    (drawn,) = draw(model, [[HumanMessage("q")]], SamplingPlan(n=10))
+    (drawn,) = Sampler(model, SamplingPlan(n=10)).draw([[HumanMessage("q")]])
     assert len(model._requests) == 11
     assert len({sample.text for sample in drawn.samples}) == 3
     assert (score("self_consistency", drawn).value or 0) > 0.5
@@ -77,7 +77,7 @@ def test_two_plans_at_once_keep_their_own_temperature() -> None:
     model = Meeting(script={"cold": ["a"], "hot": ["b"]})
     plans = {"cold": SamplingPlan(n=4, temperature=0.3), "hot": SamplingPlan(n=4, temperature=1.3)}
     threads = [
-        threading.Thread(target=draw, args=(model, [[HumanMessage(question)]], plan), kwargs={"max_concurrency": 1})
+        threading.Thread(target=Sampler(model, plan, max_concurrency=1).draw, args=([[HumanMessage(question)]],))
         for question, plan in plans.items()
     ]
     for thread in threads:

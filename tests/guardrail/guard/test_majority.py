@@ -15,7 +15,7 @@ from guardrail.doctor import examine
 from guardrail.errors import UsageError
 from guardrail.guard.cascade import Cascade
 from guardrail.guard.comparability import unlike_plan
-from guardrail.sampling.sampler import Sampler, draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SamplingPlan
 from integrations.watcher import Watcher
@@ -49,7 +49,7 @@ def test_a_person_sees_the_vote_where_nothing_can_be_accepted() -> None:
 
 
 def test_a_set_has_no_answer_before_the_vote() -> None:
-    (drawn,) = draw(MODEL, [[HumanMessage(QUESTION)]], artifact().plan)
+    (drawn,) = Sampler(MODEL, artifact().plan).draw([[HumanMessage(QUESTION)]])
     assert (drawn.primary, len(drawn.samples)) == (None, 4)
 
 

@@ -35,7 +35,7 @@ from guardrail.bindings import (
 )
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
-from guardrail.sampling.sampler import draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Unmeasured
 from guardrail.types import ToolCall as JudgedCall
@@ -139,7 +139,7 @@ def test_a_call_of_a_tool_that_was_not_offered_is_unmeasured(bindings: Bindings 
     assert guard.invoke(SURE).tool_calls == []
     served = Sample(text="", tool_calls=(JudgedCall(name="look_up", arguments={"city": "Rome"}),))
     assert not guard.assess_served([HumanMessage(SURE)], served).accepted
-    (drawn,) = draw(CALLER, [[HumanMessage(SURE)]], guard.artifact.plan)  # collecting records it likewise
+    (drawn,) = Sampler(CALLER, guard.artifact.plan).draw([[HumanMessage(SURE)]])  # collecting records it likewise
     assert drawn.problem is Unmeasured.UNREADABLE
     assert guarded(CALLER, TOOLS).assess(SURE).accepted
 
@@ -451,7 +451,7 @@ def test_models_that_take_no_tools() -> None:
             raise NotImplementedError
 
     with pytest.raises(UsageError, match="Plain does not support tools"):
-        draw(Plain(), [[HumanMessage("x")]], SamplingPlan(n=2, bindings=TOOLS))
+        Sampler(Plain(), SamplingPlan(n=2, bindings=TOOLS)).draw([[HumanMessage("x")]])
 
 
 def test_native_samplers_get_what_they_can_take() -> None:

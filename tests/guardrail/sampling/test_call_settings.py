@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 from guardrail import Guardrail
 from guardrail.errors import UsageError
 from guardrail.sampling.call_settings import PLANNED, SHAPING, TRANSPORT, carried, check_settings
-from guardrail.sampling.sampler import Sampler, draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
 from guardrail.testing import ScriptedChat, ended, make_artifact
 from guardrail.types import SamplingPlan
@@ -181,7 +181,7 @@ def requests(model: StandIn) -> list[dict[str, Any]]:
 async def test_each_class_is_asked_in_its_own_words(kind: type[StandIn], longest: str, nucleus: str) -> None:
     model = kind()
     before = {**model.__dict__}
-    (drawn,) = draw(model, [QUESTION], PLAN, max_concurrency=1)
+    (drawn,) = Sampler(model, PLAN, max_concurrency=1).draw([QUESTION])
     (again,) = await Sampler(model, PLAN, max_concurrency=1).adraw([QUESTION])
     assert (drawn.problem_detail, again.problem_detail) == ("", "")
     common = {longest: 48, "stop": ["#"]}
@@ -215,7 +215,7 @@ def test_seeds_go_to_the_classes_that_take_them() -> None:
 
 def test_log_probabilities_that_a_class_cannot_give_are_refused() -> None:
     with pytest.raises(UsageError, match="ChatAnthropic does not take logprobs, which the plan asks for"):
-        draw(ChatAnthropic(), [QUESTION], SamplingPlan(n=2, logprobs=True))
+        Sampler(ChatAnthropic(), SamplingPlan(n=2, logprobs=True)).draw([QUESTION])
     assert carried(BaseChatOpenAI(), {"logprobs": True}) == ({}, {"logprobs": True})
 
 
@@ -228,7 +228,7 @@ class Responses(BaseChatOpenAI):
 
 def test_stop_strings_that_langchain_drops_are_refused() -> None:
     with pytest.raises(UsageError, match="does not take stop"):
-        draw(Responses(), [QUESTION], PLAN)
+        Sampler(Responses(), PLAN).draw([QUESTION])
     assert carried(Responses(), {"seed": 1, "max_tokens": 5}) == ({}, {"max_completion_tokens": 5})
 
 
@@ -262,7 +262,7 @@ def test_a_model_that_takes_only_temperature_1(model: StandIn) -> None:
 
 def test_a_top_p_that_truncates_nothing_is_not_sent_beside_a_temperature() -> None:
     model = ChatAnthropic()
-    draw(model, [QUESTION], PLAN.model_copy(update={"top_p": 1.0}), max_concurrency=1)
+    Sampler(model, PLAN.model_copy(update={"top_p": 1.0}), max_concurrency=1).draw([QUESTION])
     assert [request.get("top_p") for request in model.client.asked[1:]] == [None, None]  # also not the model's own
     assert carried(BaseChatOpenAI(), {"top_p": 1.0}).call == {"top_p": 1.0}
 

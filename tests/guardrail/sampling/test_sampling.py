@@ -22,7 +22,7 @@ from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.sampling.calls import quiet_copy, side_by_side
 from guardrail.sampling.native import request_seed
 from guardrail.sampling.replies.read import read_reply
-from guardrail.sampling.sampler import Sampler, draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 
@@ -42,7 +42,7 @@ class Recording(ScriptedChat):
 
 
 def test_primary_and_samples_are_told_apart() -> None:
-    (drawn,) = draw(MODEL, [QUESTION], PLAN)
+    (drawn,) = Sampler(MODEL, PLAN).draw([QUESTION])
     assert drawn.primary is not None
     assert drawn.primary.text == "p"
     assert [sample.text for sample in drawn.samples] == ["s0", "s1", "s2", "s3"]
@@ -52,7 +52,7 @@ def test_primary_and_samples_are_told_apart() -> None:
 
 def test_primary_is_greedy_and_samples_are_not() -> None:
     model = Recording(script=MODEL.script)
-    draw(model, [QUESTION], PLAN, max_concurrency=1)
+    Sampler(model, PLAN, max_concurrency=1).draw([QUESTION])
     common = {"stop": ["\n"], "max_tokens": 5}
     assert model._calls[0] == {**common, "temperature": 0.0}
     assert model._calls[1:] == [{**common, "temperature": 0.7, "top_p": 0.9}] * 4
@@ -68,23 +68,23 @@ def global_cache() -> Iterator[None]:
 @pytest.mark.usefixtures("global_cache")
 def test_a_global_response_cache_is_bypassed() -> None:
     model = Recording(script=MODEL.script)
-    draw(model, [QUESTION], PLAN)
-    draw(model, [QUESTION], PLAN)
+    Sampler(model, PLAN).draw([QUESTION])
+    Sampler(model, PLAN).draw([QUESTION])
     assert len(model._calls) == 10
-    assert len({sample.text for sample in draw(model, [QUESTION], PLAN)[0].samples}) == 4
+    assert len({sample.text for sample in Sampler(model, PLAN).draw([QUESTION])[0].samples}) == 4
 
 
 def test_the_callers_model_is_not_changed() -> None:
     model = ScriptedChat(script=MODEL.script, cache=True, disable_streaming=False)
     before = model.model_dump()
-    draw(ScriptedChat(script=MODEL.script), [QUESTION], PLAN)
-    draw(model, [QUESTION], PLAN)
+    Sampler(ScriptedChat(script=MODEL.script), PLAN).draw([QUESTION])
+    Sampler(model, PLAN).draw([QUESTION])
     assert model.model_dump() == before
 
 
 def test_a_failing_call_is_reported_not_raised_and_not_padded() -> None:
     model = ScriptedChat(script={"q": ["p", "a", ConnectionError("reset by peer")]})
-    (drawn,) = draw(model, [QUESTION], PLAN)
+    (drawn,) = Sampler(model, PLAN).draw([QUESTION])
     assert drawn.problem is Unmeasured.MODEL_FAILED
     assert drawn.problem_detail == "2 of 5 calls failed, the first with ConnectionError: reset by peer"
     assert len(drawn.samples) == 2
@@ -92,7 +92,7 @@ def test_a_failing_call_is_reported_not_raised_and_not_padded() -> None:
 
 def test_one_failing_prompt_leaves_the_others_alone() -> None:
     model = ScriptedChat(script={"q": ["p"], "bad": [TimeoutError("slow")]})
-    good, bad = draw(model, [QUESTION, [HumanMessage("bad")]], PLAN)
+    good, bad = Sampler(model, PLAN).draw([QUESTION, [HumanMessage("bad")]])
     assert good.problem is None
     assert (bad.primary, bad.problem) == (None, Unmeasured.MODEL_FAILED)
 
@@ -100,14 +100,14 @@ def test_one_failing_prompt_leaves_the_others_alone() -> None:
 def test_stop_token_ids_are_refused_by_models_that_would_not_take_them() -> None:
     plan = PLAN.model_copy(update={"stop_token_ids": (5,)})
     with pytest.raises(UsageError, match=r"ScriptedChat does not take stop_token_ids, got \(5,\)"):
-        draw(MODEL, [QUESTION], plan)
+        Sampler(MODEL, plan).draw([QUESTION])
     with pytest.raises(UsageError, match="stop_token_ids"):
         asyncio.run(Sampler(MODEL, plan).adraw([QUESTION]))
 
 
 def test_options_need_a_native_sampler() -> None:
     with pytest.raises(UsageError, match="ScriptedChat cannot read the likelihood of answer options"):
-        draw(MODEL, [QUESTION], SamplingPlan(n=0, options=("A", "B")))
+        Sampler(MODEL, SamplingPlan(n=0, options=("A", "B"))).draw([QUESTION])
 
 
 def test_request_seed_depends_on_question_and_plan_only() -> None:
@@ -141,7 +141,9 @@ class Native(ScriptedChat):
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_native_sampler_is_used_and_one_bad_prompt_is_isolated(asynchronous: bool) -> None:
     prompts: list[list[BaseMessage]] = [[HumanMessage("a")], [HumanMessage("long")], [HumanMessage("b")]]
-    sets = asyncio.run(Sampler(Native(), PLAN).adraw(prompts)) if asynchronous else draw(Native(), prompts, PLAN)
+    sets = (
+        asyncio.run(Sampler(Native(), PLAN).adraw(prompts)) if asynchronous else Sampler(Native(), PLAN).draw(prompts)
+    )
     assert sets[0].primary is not None
     assert sets[0].primary.text == f"a{request_seed(PLAN, prompts[0])}"
     assert (sets[1].problem, sets[1].problem_detail) == (Unmeasured.REJECTED, "PromptTooLongError: 9000 tokens")
@@ -206,7 +208,7 @@ def test_refusals_of_the_server_are_seen() -> None:
 )
 def test_an_answer_that_was_refused_or_blocked_is_a_refusal(metadata: dict[str, Any]) -> None:
     assert reply(**metadata).refusal
-    (drawn,) = draw(ScriptedChat(default=["p", AIMessage("x", response_metadata=metadata)]), [QUESTION], PLAN)
+    (drawn,) = Sampler(ScriptedChat(default=["p", AIMessage("x", response_metadata=metadata)]), PLAN).draw([QUESTION])
     assert (drawn.problem, drawn.problem_detail) == (
         Unmeasured.REFUSED,
         "4 of 4 samples are refusals or were filtered",
@@ -228,7 +230,7 @@ def test_a_call_that_failed_does_not_hide_a_cause_that_depends_on_the_question(
 ) -> None:
     slow = TimeoutError("slow")
     answers = [beside, "a", slow] if primary else ["p", slow, beside]
-    (drawn,) = draw(ScriptedChat(default=answers), [QUESTION], PLAN)
+    (drawn,) = Sampler(ScriptedChat(default=answers), PLAN).draw([QUESTION])
     assert drawn.problem is reason
     assert "the first with" in drawn.problem_detail
     assert reason.depends_on_question == (reason is not Unmeasured.MODEL_FAILED)
@@ -350,7 +352,11 @@ def test_the_caches_of_models_inside_a_model_are_bypassed(within: str, own: bool
     try:
         model.invoke([*QUESTION])
         repeated = model.invoke([*QUESTION])
-        drawn = asyncio.run(Sampler(model, PLAN).adraw([QUESTION])) if asynchronous else draw(model, [QUESTION], PLAN)
+        drawn = (
+            asyncio.run(Sampler(model, PLAN).adraw([QUESTION]))
+            if asynchronous
+            else Sampler(model, PLAN).draw([QUESTION])
+        )
         after = model.invoke([*QUESTION])
     finally:
         set_llm_cache(None)

@@ -57,7 +57,7 @@ from pydantic_ai.usage import RequestUsage
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.review import Decision, ReviewStore
-from guardrail.sampling.sampler import Sampler, draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
 from integrations._agents.decisions import ANSWERED
@@ -1068,7 +1068,9 @@ def test_log_probabilities_are_read() -> None:
             return response
 
     inner = Telling(["a"])
-    (drawn,) = draw(PydanticAIChat(model=inner), [PromptWrapping().messages("?")], SamplingPlan(n=0, logprobs=True))
+    (drawn,) = Sampler(PydanticAIChat(model=inner), SamplingPlan(n=0, logprobs=True)).draw(
+        [PromptWrapping().messages("?")]
+    )
     assert drawn.primary is not None
     assert drawn.primary.logprobs == (-0.5,)
     assert inner.calls[0]["settings"]["openai_logprobs"] is True

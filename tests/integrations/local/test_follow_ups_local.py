@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
 
 import examples.tiny_model
-from guardrail.sampling.sampler import draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.types import SampleSet, Unmeasured
 from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty import measure
@@ -34,7 +34,7 @@ def prompts() -> list[list[BaseMessage]]:
 
 @pytest.fixture(scope="module")
 def sets(model: TransformersChat) -> list[SampleSet]:
-    return draw(model, prompts(), PLAN)
+    return Sampler(model, PLAN).draw(prompts())
 
 
 def test_every_question_is_asked_about_and_the_cost_is_counted(sets: list[SampleSet]) -> None:
@@ -68,7 +68,7 @@ def test_a_stated_confidence_is_a_number_or_unmeasured(sets: list[SampleSet]) ->
 
 
 def test_follow_ups_leave_the_answers_as_they_are(model: TransformersChat, sets: list[SampleSet]) -> None:
-    without = draw(model, prompts(), PLAN.model_copy(update={"follow_ups": ()}))
+    without = Sampler(model, PLAN.model_copy(update={"follow_ups": ()})).draw(prompts())
     assert [(sample_set.primary, sample_set.samples) for sample_set in without] == [
         (sample_set.primary, sample_set.samples) for sample_set in sets
     ]

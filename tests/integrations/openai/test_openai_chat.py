@@ -24,7 +24,7 @@ from guardrail.sampling.models import resolve_model
 from guardrail.sampling.native import NativeSampler
 from guardrail.sampling.prober import known_report, probe, seeded, takes_seeds
 from guardrail.sampling.replies.read import read_reply
-from guardrail.sampling.sampler import Sampler, draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._openai.endpoint import _retry_after
@@ -49,7 +49,7 @@ def chat(endpoint: Endpoint, **settings: Any) -> OpenAICompatibleChat:
 def test_it_is_a_native_sampler_that_falls_back_to_single_calls(endpoint: Endpoint) -> None:
     model = chat(endpoint)
     assert isinstance(model, NativeSampler)
-    (drawn,) = draw(model, [QUESTION], PLAN)
+    (drawn,) = Sampler(model, PLAN).draw([QUESTION])
     assert drawn.problem is None
     assert drawn.primary is not None
     assert drawn.primary.text == "Rome"
@@ -60,7 +60,7 @@ def test_it_is_a_native_sampler_that_falls_back_to_single_calls(endpoint: Endpoi
     assert (primary["temperature"], primary["max_tokens"], primary["stop"]) == (0.0, 5, ["\n"])
     assert [(body["temperature"], body["top_p"]) for body in samples] == [(0.7, 0.9)] * 4
     endpoint.bodies.clear()
-    draw(model, [QUESTION], PLAN.model_copy(update={"primary": "sampled"}))
+    Sampler(model, PLAN.model_copy(update={"primary": "sampled"})).draw([QUESTION])
     assert [(body["temperature"], body["top_p"]) for body in endpoint.bodies] == [(0.7, 0.9)] * 5
     assert len({body["seed"] for body in endpoint.bodies}) == 5
     assert len({body["seed"] for body in endpoint.bodies}) == 5
@@ -75,7 +75,7 @@ def test_one_call_for_all_samples_where_a_probe_has_shown_that_it_works(endpoint
     assert report is not None
     assert (report.n, report.seed, report.fingerprint) == (True, True, "fp_1")
     assert report.cost.calls == endpoint.requests == 5
-    (drawn,) = draw(model, [QUESTION], PLAN)
+    (drawn,) = Sampler(model, PLAN).draw([QUESTION])
     assert drawn.cost.calls == 2
     assert endpoint.requests == 7
     assert [body.get("n") for body in endpoint.bodies[5:]].count(4) == 1
@@ -84,7 +84,7 @@ def test_one_call_for_all_samples_where_a_probe_has_shown_that_it_works(endpoint
 
 def test_the_same_question_draws_the_same_samples_again(endpoint: Endpoint) -> None:
     model = chat(endpoint, several_per_call=True)
-    first, again = (draw(model, [QUESTION], PLAN)[0] for _ in range(2))
+    first, again = (Sampler(model, PLAN).draw([QUESTION])[0] for _ in range(2))
     assert [s.text for s in first.samples] == [s.text for s in again.samples]
 
 
@@ -92,7 +92,7 @@ def test_the_same_question_draws_the_same_samples_again(endpoint: Endpoint) -> N
 def test_without_a_seed_of_the_plan_every_request_has_a_fresh_one(endpoint: Endpoint, together: bool) -> None:
     model = chat(endpoint, several_per_call=together)
     for _ in range(2):
-        draw(model, [QUESTION], PLAN.model_copy(update={"seed": None}))
+        Sampler(model, PLAN.model_copy(update={"seed": None})).draw([QUESTION])
     seeds = [body["seed"] for body in endpoint.bodies]
     assert len(set(seeds)) == len(seeds) == (4 if together else 10)
     assert all(0 <= seed < 2**31 for seed in seeds)
@@ -101,7 +101,7 @@ def test_without_a_seed_of_the_plan_every_request_has_a_fresh_one(endpoint: Endp
 def test_a_server_that_refuses_seeds_is_asked_without(endpoint: Endpoint) -> None:
     model = chat(endpoint, send_seed=False)
     report, _ = probe(model, PLAN)
-    (drawn,) = draw(model, [QUESTION], PLAN)
+    (drawn,) = Sampler(model, PLAN).draw([QUESTION])
     assert report is not None
     assert (report.failed, drawn.problem) == ("", None)
     assert model.invoke("hello", seed=5).content
@@ -142,7 +142,7 @@ def test_a_cache_that_does_not_look_at_seeds_is_found_out(endpoint: Endpoint, as
 
 def test_async_draws_the_same_in_two_event_loops_and_leaves_no_socket(endpoint: Endpoint) -> None:
     model = chat(endpoint)
-    expected = draw(model, [QUESTION], PLAN)[0]
+    expected = Sampler(model, PLAN).draw([QUESTION])[0]
     before = endpoint.open
     for _ in range(2):
         drawn = asyncio.run(Sampler(model, PLAN).adraw([QUESTION]))[0]
@@ -152,7 +152,7 @@ def test_async_draws_the_same_in_two_event_loops_and_leaves_no_socket(endpoint: 
 
 def test_several_prompts_at_once_keep_their_own_answers(endpoint: Endpoint) -> None:
     prompts = [[HumanMessage("sure?")], QUESTION, [HumanMessage("sure?")]]
-    drawn = draw(chat(endpoint), prompts, PLAN)
+    drawn = Sampler(chat(endpoint), PLAN).draw(prompts)
     assert [sample_set.question for sample_set in drawn] == ["sure?", "unsure?", "sure?"]
     assert {sample.text for sample in drawn[2].samples} == {"Paris"}
     assert [sample_set.cost.calls for sample_set in drawn] == [5, 5, 5]
@@ -160,7 +160,7 @@ def test_several_prompts_at_once_keep_their_own_answers(endpoint: Endpoint) -> N
 
 def test_log_probabilities_and_end_tokens(endpoint: Endpoint) -> None:
     plan = SamplingPlan(n=2, logprobs=True)
-    primary = draw(chat(endpoint), [[HumanMessage("sure?")]], plan)[0].primary
+    primary = Sampler(chat(endpoint), plan).draw([[HumanMessage("sure?")]])[0].primary
     assert primary is not None
     assert (primary.tokens, primary.logprobs, primary.token_bytes) == (("Paris",), (-1.5,), None)
 
@@ -230,16 +230,16 @@ def test_options_that_cannot_be_read_are_unmeasured_never_zero(choice: Any, labe
 
 def test_options_end_to_end(endpoint: Endpoint) -> None:
     endpoint.options = {"B": math.log(0.6), " A": math.log(0.3)}
-    (drawn,) = draw(chat(endpoint), [QUESTION], SamplingPlan(n=0, options=("A", "B")))
+    (drawn,) = Sampler(chat(endpoint), SamplingPlan(n=0, options=("A", "B"))).draw([QUESTION])
     assert drawn.primary is not None
     assert drawn.primary.text == "B"
     assert drawn.options is not None
     assert drawn.options.probabilities == pytest.approx((1 / 3, 2 / 3))
     (body,) = endpoint.bodies
     assert (body["temperature"], body["top_p"], body["max_tokens"], body["top_logprobs"]) == (1.0, 1.0, 1, 20)
-    (missing,) = draw(chat(endpoint), [QUESTION], SamplingPlan(n=0, options=("A", "B", "C")))
+    (missing,) = Sampler(chat(endpoint), SamplingPlan(n=0, options=("A", "B", "C"))).draw([QUESTION])
     assert (missing.primary, missing.problem) == (None, Unmeasured.NO_OPTIONS)
-    (both,) = draw(chat(endpoint), [QUESTION], SamplingPlan(n=2, options=("A", "B")))
+    (both,) = Sampler(chat(endpoint), SamplingPlan(n=2, options=("A", "B"))).draw([QUESTION])
     assert both.primary is not None
     assert (both.primary.text, both.cost.calls, both.problem) == ("Rome", 4, None)
 
@@ -272,7 +272,7 @@ def test_extra_fields_cannot_replace_what_a_plan_or_a_call_asks_for(endpoint: En
     with pytest.raises(UsageError, match=rf"extra_body names {name}, .*calibrate with another plan"):
         chat(endpoint, extra_body={"top_k": 3, name: 1})
     smuggled = chat(endpoint).model_copy(update={"extra_body": {name: 1}})
-    for ask in (lambda: smuggled.invoke("sure?"), lambda: draw(smuggled, [QUESTION], PLAN)):
+    for ask in (lambda: smuggled.invoke("sure?"), lambda: Sampler(smuggled, PLAN).draw([QUESTION])):
         with pytest.raises(UsageError, match=f"extra_body names {name}"):
             ask()
     assert endpoint.requests == 0
@@ -358,7 +358,7 @@ def test_structured_output(endpoint: Endpoint) -> None:
 
 def test_retries_heed_retry_after_and_every_request_is_counted(endpoint: Endpoint) -> None:
     endpoint.mode, endpoint.faults = "429", 2
-    (drawn,) = draw(chat(endpoint), [QUESTION], PLAN)
+    (drawn,) = Sampler(chat(endpoint), PLAN).draw([QUESTION])
     assert drawn.problem is None
     assert drawn.cost.calls == endpoint.requests == 7
 
@@ -366,7 +366,7 @@ def test_retries_heed_retry_after_and_every_request_is_counted(endpoint: Endpoin
 def test_a_retry_after_past_the_deadline_is_not_waited_for(endpoint: Endpoint) -> None:
     endpoint.mode, endpoint.retry_after = "429", "3600"
     started = time.monotonic()
-    (drawn,) = draw(chat(endpoint, timeout=60), [QUESTION], PLAN)
+    (drawn,) = Sampler(chat(endpoint, timeout=60), PLAN).draw([QUESTION])
     assert time.monotonic() - started < 60
     assert (drawn.problem, drawn.cost.calls) == (Unmeasured.MODEL_FAILED, 5)
 
@@ -441,8 +441,8 @@ def test_identity_is_the_name_and_the_pinned_fingerprint(endpoint: Endpoint) -> 
     assert identify(chat(endpoint)) == identify(chat(endpoint, base_url="http://elsewhere.invalid/v1"))
     pinned = chat(endpoint, system_fingerprint="fp_1")
     assert identify(pinned).revision == "fp_1"
-    assert draw(pinned, [QUESTION], PLAN)[0].problem is None
-    (moved,) = draw(chat(endpoint, system_fingerprint="fp_0"), [QUESTION], PLAN)
+    assert Sampler(pinned, PLAN).draw([QUESTION])[0].problem is None
+    (moved,) = Sampler(chat(endpoint, system_fingerprint="fp_0"), PLAN).draw([QUESTION])
     assert moved.problem is Unmeasured.MODEL_CHANGED
     assert "system_fingerprint is 'fp_1', but 'fp_0' is pinned" in moved.problem_detail
 
@@ -451,16 +451,16 @@ def test_a_pin_holds_back_or_warns_once_for_each_value(endpoint: Endpoint, caplo
     endpoint.identity = lambda number: {"model": "m-2" if number > 5 else "m-1", "system_fingerprint": None}
     held, warned = (chat(endpoint, pin=Pin(model="m-1", on_change=on_change)) for on_change in ("abstain", "warn"))
     assert identify(held) == identify(chat(endpoint))  # the artifact does not depend on a pin
-    assert draw(held, [QUESTION], PLAN)[0].problem is None  # control
+    assert Sampler(held, PLAN).draw([QUESTION])[0].problem is None  # control
     assert caplog.messages == []
     endpoint.identity = lambda number: {"model": "m-2"}
     for model in (held, warned):
-        first, second = (draw(model, [QUESTION], PLAN)[0] for _ in range(2))
+        first, second = (Sampler(model, PLAN).draw([QUESTION])[0] for _ in range(2))
         assert first.problem == second.problem == (Unmeasured.MODEL_CHANGED if model is held else None)
         assert caplog.messages == ["guardrail: model 'm': the reply's model is 'm-2', but 'm-1' is pinned"]
         caplog.clear()
     endpoint.identity = lambda number: {"system_fingerprint": None}
-    (unnamed,) = draw(chat(endpoint, pin=Pin(system_fingerprint="fp_1")), [QUESTION], PLAN)
+    (unnamed,) = Sampler(chat(endpoint, pin=Pin(system_fingerprint="fp_1")), PLAN).draw([QUESTION])
     assert unnamed.problem is Unmeasured.MODEL_CHANGED
     assert "system_fingerprint is None" in unnamed.problem_detail
     with pytest.raises(ValueError, match="a pin needs model, system_fingerprint or both"):

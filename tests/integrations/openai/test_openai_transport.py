@@ -24,7 +24,7 @@ from langchain_core.tracers.schemas import Run
 
 from guardrail import Guardrail, SamplingPlan, Unmeasured
 from guardrail.errors import GuardrailError, UsageError
-from guardrail.sampling.sampler import Sampler, draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.testing import make_artifact
 from guardrail.types import SampleSet
 from integrations.openai_chat import DeadlineError, EndpointError, OpenAICompatibleChat
@@ -65,7 +65,7 @@ CALLS, STREAMS = (invoke, ainvoke), (stream, astream)
 
 def drawn_by(way: str, model: OpenAICompatibleChat, plan: SamplingPlan) -> SampleSet:
     if way == "sync":
-        return draw(model, [QUESTION], plan)[0]
+        return Sampler(model, plan).draw([QUESTION])[0]
     return asyncio.run(Sampler(model, plan).adraw([QUESTION]))[0]
 
 
@@ -113,7 +113,7 @@ def test_ctrl_c_frees_everything(endpoint: Endpoint) -> None:
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        draw(chat(endpoint, timeout=60), [QUESTION], SamplingPlan(n=4))
+        Sampler(chat(endpoint, timeout=60), SamplingPlan(n=4)).draw([QUESTION])
     assert eventually(lambda: endpoint.open == 0)
     endpoint.mode = "ok"
     assert invoke(chat(endpoint)) == "Paris"
@@ -188,7 +188,7 @@ def test_no_attempt_is_made_without_time(endpoint: Endpoint) -> None:
 
 def test_a_server_that_is_not_there_was_sent_nothing() -> None:
     model = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:1/v1", timeout=20)
-    (drawn,) = draw(model, [QUESTION], SamplingPlan(n=2))
+    (drawn,) = Sampler(model, SamplingPlan(n=2)).draw([QUESTION])
     assert (drawn.problem, drawn.cost.calls) == (Unmeasured.MISCONFIGURED, 0)
 
 
@@ -215,7 +215,7 @@ def test_a_server_that_refuses_so_many_at_once_is_asked_one_by_one(
 def test_a_request_that_is_refused_for_another_reason_stays_refused(endpoint: Endpoint) -> None:
     model = chat(endpoint, several_per_call=True)
     endpoint.mode = "400"
-    (drawn,) = draw(model, [QUESTION], SamplingPlan(n=6))
+    (drawn,) = Sampler(model, SamplingPlan(n=6)).draw([QUESTION])
     assert drawn.problem is Unmeasured.REJECTED
     assert "2 of 2 calls failed, the first with ReplyError (HTTP status 400" in drawn.problem_detail
     assert drawn.cost.calls == endpoint.requests == 3  # greedy, six at once, one alone
