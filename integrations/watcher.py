@@ -27,6 +27,7 @@ from guardrail import Guardrail
 from guardrail.errors import GuardrailError, UnreadableReplyError, UsageError
 from guardrail.guard.comparability import unlike_calls
 from guardrail.guard.observers import chosen
+from guardrail.sampling.effects import run
 from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import refuse_majority
 from guardrail.types import Sample
@@ -275,7 +276,7 @@ class Watcher(BaseCallbackHandler):
             return "not_comparable"
         if unlike or model != guard.model._get_ls_params().get("ls_model_name"):
             return "not_comparable"
-        verdict = guard.assess_served(messages, answer).verdict
+        verdict = run(guard.served_steps(messages, answer)).verdict
         assert verdict is not None, "the one gate judges every candidate"
         return fate_of(verdict)
 

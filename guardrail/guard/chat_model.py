@@ -23,7 +23,7 @@ from ..items.gate import gate_of, released_call
 from ..items.partial import partial_or
 from ..sampling.call_settings import TRANSPORT, check_settings
 from ..sampling.draws import REMEMBERED, Draws
-from ..sampling.effects import Steps, arun, run
+from ..sampling.effects import Steps
 from ..sampling.follow_ups import Scoring
 from ..sampling.models import resolve_model
 from ..sampling.sampler import Sampler
@@ -170,8 +170,8 @@ class Guardrail(GuardedChatModel):
 
     # -- observing ---------------------------------------------------------------------------------------------------
 
-    def assess_served(self, messages: Sequence[BaseMessage], answer: Sample) -> Assessment:
-        """The verdict on an answer that was served already, drawing only its samples.
+    def served_steps(self, messages: Sequence[BaseMessage], answer: Sample) -> Steps[Assessment]:
+        """The steps to the verdict on an answer that was served already, drawing only its samples.
 
         Args:
             messages: The prompt.
@@ -180,13 +180,6 @@ class Guardrail(GuardedChatModel):
         Raises:
             ArtifactMismatchError: The prompt is not like those of calibration.
         """
-        return run(self._served_steps(messages, answer))
-
-    async def aassess_served(self, messages: Sequence[BaseMessage], answer: Sample) -> Assessment:
-        """`assess_served` without blocking the event loop."""
-        return await arun(self._served_steps(messages, answer))
-
-    def _served_steps(self, messages: Sequence[BaseMessage], answer: Sample) -> Steps[Assessment]:
         self.check_served(messages)
         question = self.artifact.prompt.question_of(messages)
         return self._assessor.assess_steps(messages, question=question, served=answer)

@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import UnreadableReplyError, UsageError
-from guardrail.sampling.effects import Effect, Steps, computation
+from guardrail.sampling.effects import Steps, computation
 from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import refuse_majority
 from guardrail.verdict import Verdict
@@ -88,6 +88,4 @@ class CallCheck:
             sample = read_reply(message)
         except UnreadableReplyError:
             return None
-        assess, aassess = self._guard.assess_served, self._guard.aassess_served
-        assessment = yield Effect(partial(assess, messages, sample), partial(aassess, messages, sample))
-        return cast("Verdict | None", assessment.verdict)
+        return (yield from self._guard.served_steps(messages, sample)).verdict

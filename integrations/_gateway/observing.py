@@ -192,7 +192,7 @@ class Observing:
             return ("collected", [], drawn) if drawn.problem is None else ("unmeasured", [drawn.problem], drawn)
         guard = alias.guard(passed.credential)
         assert isinstance(guard, Guardrail), "a cascade cannot observe"
-        assessed = guard.assess_served(messages, answer)
+        assessed = run(guard.served_steps(messages, answer))
         assert assessed.verdict is not None, "the one gate judges every candidate"
         fate, cause = fate_of(assessed.verdict), assessed.verdict.uncertainty.reason or "suspended"
         return fate, [cause] if fate == "unmeasured" else [], assessed.drawn

@@ -29,6 +29,7 @@ from opentelemetry.trace import StatusCode
 from guardrail import AbstainedError, Cascade, Guardrail
 from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.errors import MissingDependencyError, UsageError
+from guardrail.sampling.effects import run
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Unmeasured
 from guardrail.verdict import Reason, Verdict
@@ -192,8 +193,10 @@ def test_the_last_verdict_on_a_question_is_reported(otel: Otel) -> None:
 
 def test_an_observed_answer_is_a_decision_that_nobody_acted_on(otel: Otel) -> None:
     guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=otel.telemetry())
-    guard.assess_served(
-        guard.prompt.invoke({"question": UNSURE}).to_messages(), Sample(text="MARKER one", finish_reason="stop")
+    run(
+        guard.served_steps(
+            guard.prompt.invoke({"question": UNSURE}).to_messages(), Sample(text="MARKER one", finish_reason="stop")
+        )
     )
     assert otel.decided() == [ABSTAINED]
     assert [span.attributes and span.attributes["guardrail.mode"] for span in otel.spans] == ["observe"]

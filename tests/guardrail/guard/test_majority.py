@@ -15,6 +15,7 @@ from guardrail.doctor import examine
 from guardrail.errors import UsageError
 from guardrail.guard.cascade import Cascade
 from guardrail.guard.comparability import unlike_plan
+from guardrail.sampling.effects import run
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SamplingPlan
@@ -58,7 +59,7 @@ def test_served_answers_are_no_votes() -> None:
     with pytest.raises(UsageError, match="the most frequent of 4 samples"):
         Watcher(Guardrail(model=MODEL, artifact=artifact()))
     with pytest.raises(UsageError, match="cannot measure an answer that was served"):
-        Guardrail(model=MODEL, artifact=artifact()).assess_served([HumanMessage(QUESTION)], Sample(text="Paris"))
+        run(Guardrail(model=MODEL, artifact=artifact()).served_steps([HumanMessage(QUESTION)], Sample(text="Paris")))
     with pytest.raises(UsageError, match="cannot measure"):
         next(Sampler(MODEL, plan).draw_behind_steps([HumanMessage(QUESTION)], Sample(text="Paris")))
     assert unlike_plan({"temperature": plan.temperature, "top_p": plan.top_p}, plan) == ["primary"]

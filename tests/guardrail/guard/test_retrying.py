@@ -25,6 +25,7 @@ from guardrail.guard.observers import SafetySwitch
 from guardrail.prompting import PromptWrapping, prompt_content, question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.draws import Draws
+from guardrail.sampling.effects import run
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample
 from guardrail.verdict import Reason
@@ -512,11 +513,11 @@ def test_a_served_answer_that_was_held_back_is_not_drawn_again() -> None:
     assert held.candidate is not None
     messages = [HumanMessage(LATE)]
     for text in (held.candidate.text, f"{held.candidate.text}\u200b"):
-        verdict = guard.assess_served(messages, Sample(text=text)).verdict
+        verdict = run(guard.served_steps(messages, Sample(text=text))).verdict
         assert verdict is not None
         assert (verdict.accepted, verdict.cost.calls) == (False, 0)
     assert max(model.calls.values()) == 1
-    other = guard.assess_served(messages, Sample(text="another answer")).verdict  # judged by the same samples
+    other = run(guard.served_steps(messages, Sample(text="another answer"))).verdict  # judged by the same samples
     assert other is not None
     assert (other.accepted, other.cost.calls, max(model.calls.values())) == (False, 0, 1)
 

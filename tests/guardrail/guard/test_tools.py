@@ -35,6 +35,7 @@ from guardrail.bindings import (
 )
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
+from guardrail.sampling.effects import run
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Unmeasured
@@ -138,7 +139,7 @@ def test_a_call_of_a_tool_that_was_not_offered_is_unmeasured(bindings: Bindings 
     assert ("no tool was bound" if bindings is None else "the tools are weather") in verdict.detail
     assert guard.invoke(SURE).tool_calls == []
     served = Sample(text="", tool_calls=(JudgedCall(name="look_up", arguments={"city": "Rome"}),))
-    assert not guard.assess_served([HumanMessage(SURE)], served).accepted
+    assert not run(guard.served_steps([HumanMessage(SURE)], served)).accepted
     (drawn,) = Sampler(CALLER, guard.artifact.plan).draw([[HumanMessage(SURE)]])  # collecting records it likewise
     assert drawn.problem is Unmeasured.UNREADABLE
     assert guarded(CALLER, TOOLS).assess(SURE).accepted

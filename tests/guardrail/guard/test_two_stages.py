@@ -15,6 +15,7 @@ from pydantic import Field
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import ExactJudge
+from guardrail.sampling.effects import run
 from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
@@ -191,7 +192,7 @@ def test_two_stages_observe_the_served_answer_by_the_same_score(
     model = ScriptedChat(default=answers, probability=math.exp(-1.495))
     guard = Guardrail(model=model, artifact=two_stage_artifact(model, threshold))
     served = read_reply(model.invoke("q", temperature=0.0, logprobs=True))
-    verdict = guard.assess_served([HumanMessage("q")], served).verdict
+    verdict = run(guard.served_steps([HumanMessage("q")], served)).verdict
     assert verdict is not None
     assert verdict.accepted == bool(accepted)
     assert verdict.uncertainty.value == pytest.approx(score)

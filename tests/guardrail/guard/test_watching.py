@@ -16,6 +16,7 @@ from guardrail import Guardrail, Reason, UsageError, Verdict
 from guardrail.artifact import CalibrationScores
 from guardrail.guard.observers import Observers, SafetySwitch
 from guardrail.review import Monitors, ReviewStore
+from guardrail.sampling.effects import run
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample
 
@@ -174,8 +175,8 @@ def test_what_cannot_be_called_is_no_observer(given: object) -> None:
 def test_a_served_answer_that_was_cut_off_is_another_than_the_whole_one(ends: tuple[str, str]) -> None:
     """The one would get the other's verdict: a part would be called good, or a good answer not measured."""
     guard = guarded()
-    served = [guard.assess_served([HumanMessage(SURE)], Sample(text="Paris", finish_reason=end)) for end in ends]
+    served = [run(guard.served_steps([HumanMessage(SURE)], Sample(text="Paris", finish_reason=end))) for end in ends]
     assert [each.accepted for each in served] == [end == "stop" for end in ends]
     other = guarded()
     assert other.assess(SURE).accepted  # the guard's own answer, which was whole
-    assert not other.assess_served([HumanMessage(SURE)], Sample(text="Paris", finish_reason="length")).accepted
+    assert not run(other.served_steps([HumanMessage(SURE)], Sample(text="Paris", finish_reason="length"))).accepted

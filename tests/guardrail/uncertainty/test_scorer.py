@@ -22,6 +22,7 @@ from langchain_core.runnables import RunnableConfig
 from guardrail import Guardrail, PromptWrapping, Scorer, UsageError, plan_for, scorer
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError
+from guardrail.sampling.effects import run
 from guardrail.sampling.follow_ups import Scoring
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
@@ -463,7 +464,7 @@ def test_observing_rates_the_served_answer_without_a_model_call() -> None:
 
     guard = Guardrail(model=MODEL, artifact=artifact_of(noted), using={"scorer": noted})
     served = Sample(text="yes", finish_reason="stop")
-    verdict = guard.assess_served([HumanMessage("q?")], served).verdict
+    verdict = run(guard.served_steps([HumanMessage("q?")], served)).verdict
     assert verdict is not None
     assert (answers, verdict.accepted) == (["yes"], True)
     assert verdict.cost.calls == 1  # the scorer's
