@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -128,19 +127,6 @@ def test_what_no_digest_can_be_made_of_is_refused_with_its_place(saved: Path, na
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ArtifactFormatError, match="calibrate fit"):
         CalibrationArtifact.load(tmp_path / "none.json")
-
-
-def test_saving_is_atomic(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = saved.read_text()
-
-    def broken(descriptor: int) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(OSError, match="disk full"):
-        make_artifact(ScriptedChat(), threshold=0.9).save(saved)
-    assert saved.read_text() == before
-    assert list(saved.parent.iterdir()) == [saved]
 
 
 def identity(model: str = "m", revision: str | None = None, provider: str = "transformers") -> ModelIdentity:

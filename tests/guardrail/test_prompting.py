@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import ValidationError
 
 from guardrail.errors import ArtifactMismatchError
@@ -28,18 +28,6 @@ def test_prompt_equals_messages_also_with_braces() -> None:
 @pytest.mark.parametrize("wrapping", [BARE, FULL])
 def test_own_messages_pass(wrapping: PromptWrapping) -> None:
     assert wrapping.check(wrapping.messages("multi\nline?")) is None  # type: ignore[func-returns-value]
-
-
-def test_another_system_message_is_refused() -> None:
-    with pytest.raises(ArtifactMismatchError, match=r"calibrated with \[\], received \['Guess!'\]"):
-        BARE.check([SystemMessage("Guess!"), HumanMessage("x")])
-    with pytest.raises(ArtifactMismatchError, match="system message differs"):
-        FULL.check([HumanMessage("Q: x\nA:")])
-
-
-def test_another_template_is_refused() -> None:
-    with pytest.raises(ArtifactMismatchError, match="does not fit the calibrated template"):
-        FULL.check([SystemMessage("Be {brief}."), HumanMessage("x")])
 
 
 @pytest.mark.parametrize("template", ["no placeholder", "{question} {question}"])

@@ -426,13 +426,6 @@ def test_tools_that_cannot_be_bound() -> None:
         bindings_for([look_up, look_up])
 
 
-def test_bindings_survive_the_artifact(tmp_path: Path) -> None:
-    artifact = make_artifact(PERSON, bindings=bindings_for([Person], tool_choice=True, response_format=Person))
-    loaded = type(artifact).load(artifact.save(tmp_path / "a.json"))
-    assert loaded.plan.bindings == artifact.plan.bindings
-    assert loaded.digest == artifact.digest
-
-
 def test_tools_file(tmp_path: Path) -> None:
     path = tmp_path / "tools.json"
     path.write_text(json.dumps(TOOLS.model_dump(mode="json")["tools"]))

@@ -1,7 +1,6 @@
 """A guard of items: what it returns, what it holds back, and that nothing is drawn twice."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -433,13 +432,6 @@ def test_a_whole_answer_is_one_item(samples: list[str], kept: bool) -> None:
 
 
 # -- the artifact
-
-
-def test_an_artifact_with_items_reads_back(tmp_path: Path) -> None:
-    artifact = guard_of(answers()).artifact
-    loaded = CalibrationArtifact.load(artifact.save(tmp_path / "a.json"))
-    assert loaded == artifact
-    assert loaded.digest == artifact.digest
 
 
 def test_the_scores_are_of_the_kind_of_the_gate() -> None:
