@@ -124,9 +124,7 @@ def read_steps(path: str | Path) -> list[Question]:
     return list(step_by_id.values())
 
 
-def split_by_action(
-    path: str | Path, folder: str | Path | None = None, *, exempt: Collection[str] = ()
-) -> dict[str, Path]:
+def split_by_action(path: str | Path, *, exempt: Collection[str] = ()) -> dict[str, Path]:
     """Cut a record file by what the model proposed: one file for each tool it called, one for answers.
 
     What a gate will see is decided by the proposed message, so that is what the parts are made by, never by the
@@ -134,8 +132,7 @@ def split_by_action(
     steps where the model failed, are in none.
 
     Args:
-        path: A record file.
-        folder: Where the parts go; default: next to it.
+        path: A record file; the parts stand next to it.
         exempt: Tools that will not be gated.
 
     Returns:
@@ -161,7 +158,7 @@ def split_by_action(
             parts.setdefault(name, []).append(record)
     paths = {}
     for name, records in sorted(parts.items()):
-        paths[name] = Path(folder or path.parent) / f"{path.name.split('.')[0]}.{name}.jsonl"
+        paths[name] = path.with_name(f"{path.name.split('.')[0]}.{name}.jsonl")
         write_records(paths[name], part_header(file.header, records), records)
     return paths
 
@@ -173,7 +170,6 @@ def fit_action(
     alpha: float,
     correctness: CorrectnessRule | None = None,
     rule: str = "certified",
-    delta: float | None = None,
     groups: Groups = "cluster",
 ) -> CalibrationArtifact:
     """Score, label and fit one part, in one go; scores and labels are written into the file.
@@ -185,15 +181,14 @@ def fit_action(
         estimator: What is computed; its judge says when two proposals are the same.
         alpha: Target error rate among the proposals that go out.
         correctness: When a proposal is right; default: `ToolCalls` without options.
-        rule: Threshold rule.
-        delta: Failure probability, for rules that have one.
+        rule: Threshold rule, with its settings or without.
         groups: Whether the steps' groups are conversations (one step of each is used), or "category" to treat steps as
             independent.
     """
     file = label_file(score_records(read_records(path), [estimator]), correctness or ToolCalls())
     write_records(path, file.header, file.records)
     key = estimator_key(estimator)
-    artifact = fit_artifact(path, score=key, alpha=alpha, rule=rule, delta=delta, groups=groups)
+    artifact = fit_artifact(path, score=key, alpha=alpha, rule=rule, groups=groups)
     return counted(artifact, Ledger([Path(path)]))
 
 

@@ -70,7 +70,6 @@ def learn(
     name: str,
     alpha: float | Literal["smallest"] | None = None,
     rule: str | None = None,
-    delta: float | None = None,
     missing: Missing = "wait",
     test_fraction: float = 0.3,
     seed: int = 0,
@@ -86,8 +85,7 @@ def learn(
         artifact: The artifact in force. It is not changed.
         name: Name of the data, for the new artifact.
         alpha: Target error rate, or "smallest" as in `calibrate.fit`; default: the old one's.
-        rule: Threshold rule; default: the old one's.
-        delta: Failure probability; default: the old one's, where the rule stays.
+        rule: Threshold rule, with its settings or without; default: the old one's, with its delta.
         missing: How items without a decision are used.
         test_fraction: Share of the sample kept out of the fit.
         seed: Of that split.
@@ -108,14 +106,12 @@ def learn(
     header = _header(artifact, part, name, {"missing": missing, "rate": rate})
     file = RecordFile(Path(name), header, tuple(part))
     own = artifact.outcome
-    if delta is None and rule in (None, own.rule):
-        delta = own.delta
     fitted = fit_artifact(
         file,
         score=key,
         alpha=own.alpha if alpha is None else alpha,
         rule=rule or own.rule,
-        delta=delta,
+        delta=own.delta if rule in (None, own.rule) else None,
         groups=groups,
         repeats="all",  # users repeat questions, and each time is a draw of its own
     )
