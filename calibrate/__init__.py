@@ -1,7 +1,7 @@
 """Offline half: labelled questions in, calibration artifact and report out.
 
     questions -> `collect_records` -> `score_records` -> `label_records` -> `fit_artifact` -> artifact, `write_report`
-    an agent's steps -> `collect_steps` -> `score_records`, `label_records` -> `split_by_action` -> `fit_action`
+    an agent's steps -> `collect_records` -> `score_records`, `label_records` -> `split_by_action` -> `fit_action`
     a data frame of logged generations -> `from_frame` -> the same steps as methods (docs/python.md)
 
 The same as commands: ``calibrate run``, or step by step (docs/calibrating.md). Threshold rules alone, on arrays: `fit`
@@ -28,7 +28,6 @@ except MissingDependencyError as _error:
 if TYPE_CHECKING:
     from .agent_steps import (
         fit_action,
-        read_steps,
         split_by_action,
         steps_of,
     )
@@ -75,7 +74,6 @@ __all__ = [
     "plan",
     "read_questions",
     "read_records",
-    "read_steps",
     "score_records",
     "split",
     "split_by_action",
@@ -85,7 +83,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "agent_steps": "fit_action read_steps split_by_action steps_of",
+    "agent_steps": "fit_action split_by_action steps_of",
     "correctness": "label_records make_rule",
     "data.collect": "collect_records",
     "data.formats.field_map": "ImportSettings",

@@ -3,7 +3,7 @@
 A step is the conversation up to a message of the agent, and the reference: the call (or answer) that was right there.
 The model is asked for that one message again, with the agent's system prompt and tools, as it will be at run time:
 
-    steps = read_steps("steps.jsonl")
+    steps = read_questions("steps.jsonl")    # or steps_of(conversation, group=...)
     plan = plan_for([make("primary_disagreement", judge=ToolCallJudge(numbers=True))], bindings=bindings_for(tools))
     prompt = PromptWrapping(system="You are the bank's assistant.")
     collect_records(steps, model, plan, "steps.records.jsonl", prompt=prompt)
@@ -20,7 +20,6 @@ the recorded one leads its users elsewhere; record the guarded agent's own conve
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,31 +28,25 @@ from langchain_core.messages import (
     AIMessage,
     BaseMessage,
     SystemMessage,
-    convert_to_messages,
     convert_to_openai_messages,
 )
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.judges import canonical_calls
-from guardrail.judges.tool_call import read_calls
-from guardrail.plain_json import canonical_json, sha256_hex
-from guardrail.prompting import conversation_text
 from guardrail.types import ToolCall
 from guardrail.uncertainty import Estimator
 
 from .correctness import CorrectnessRule, ToolCalls, label_file
-from .data.questions import Question
+from .data.questions import Question, asked_text, content_id
 from .data.records import Record, read_records, write_records
-from .data.row import RawRow
-from .data.rows import read_rows
 from .data.split import Groups
 from .ledger import Ledger, counted
 from .pipeline import fit_artifact, part_header
 from .scoring.compute import score_records
 from .scoring.names import estimator_key
 
-__all__ = ["ANSWER", "fit_action", "read_steps", "split_by_action", "step_of", "steps_of"]
+__all__ = ["ANSWER", "fit_action", "split_by_action", "step_of", "steps_of"]
 
 ANSWER = "answer"
 """Name of the part in which the agent answers instead of calling a tool."""
@@ -66,18 +59,19 @@ def step_of(
     references: Iterable[str] = (),
     group: str | None = None,
 ) -> Question:
-    """One decision of an agent as a question: its text is the whole conversation, so that steps differ as they do.
+    """One decision of an agent as a question: the conversation before it; see `asked_text`.
 
     Args:
         messages: The conversation before it, without the system message, which is given when collecting.
-        id: Unique name within the file; default: "step-" and 12 hex digits of a hash of the messages.
+        id: Unique name within the file; default: `content_id`, as in a question file.
         references: What was right there: calls as canonical JSON, or a text.
         group: The conversation it is part of.
     """
     plain: Any = convert_to_openai_messages(messages)
+    text = asked_text(plain)
     return Question(
-        id=id or "step-" + sha256_hex(canonical_json(plain, compact=False, ascii_only=True), 12),
-        question=conversation_text(messages),
+        id=id or content_id(text, None, messages=plain),
+        question=text,
         references=tuple(references),
         group=group,
         messages=tuple(plain),
@@ -98,30 +92,6 @@ def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Questio
         reference = canonical_calls(calls) if calls else str(message.text)
         steps.append(step_of(messages[:place], references=[reference], group=group))
     return steps
-
-
-def read_steps(path: str | Path) -> list[Question]:
-    """Read a step file: JSONL of ``messages``, ``references`` and optionally ``id`` and ``group``.
-
-    ``messages`` are in OpenAI's form (``role``, ``content``, ``tool_calls``, ``tool_call_id``), without the system
-    message. A reference is a text, a call ``{"name": ..., "arguments": {...}}``, or a list of calls.
-
-    Raises:
-        RecordError: A malformed line, or the same id twice; file and line are named.
-        UsageError: The file is missing, or holds no step.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise UsageError(f"no step file at {path}. Write one JSON object a line: messages, references, group.")
-    step_by_id: dict[str, Question] = {}
-    for row in read_rows(path, "jsonl"):
-        step = _step(row)
-        if step.id in step_by_id:
-            raise row.fail("id", step.id, "a step with this id was there before. Remove one or give it an id.")
-        step_by_id[step.id] = step
-    if not step_by_id:
-        raise UsageError(f"{path} holds no step.")
-    return list(step_by_id.values())
 
 
 def split_by_action(path: str | Path, *, exempt: Collection[str] = ()) -> dict[str, Path]:
@@ -190,37 +160,3 @@ def fit_action(
     key = estimator_key(estimator)
     artifact = fit_artifact(path, score=key, alpha=alpha, rule=rule, groups=groups)
     return counted(artifact, Ledger([Path(path)]))
-
-
-def _step(row: RawRow) -> Question:
-    written = row.values.get("messages")
-    try:
-        messages = convert_to_messages(written or [])
-    except (ValueError, TypeError, NotImplementedError) as error:
-        raise row.fail("messages", written, str(error)) from error
-    if not messages or any(isinstance(message, SystemMessage) for message in messages):
-        rule = (
-            "it must be a list of messages in OpenAI's form, without the system message, which is given when collecting"
-        )
-        raise row.fail("messages", written, rule)
-    right, group = row.values.get("references"), row.values.get("group")
-    listed = right if isinstance(right, list) and not _is_calls(right) else [right]
-    return step_of(
-        messages,
-        id=str(row.values.get("id") or "") or None,
-        references=[_reference(row, value) for value in listed],
-        group=None if group is None else str(group),
-    )
-
-
-def _is_calls(value: list[Any]) -> bool:
-    return bool(value) and all(isinstance(item, dict) for item in value) and read_calls(json.dumps(value)) is not None
-
-
-def _reference(row: RawRow, value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    if (calls := read_calls(text)) is not None:
-        return canonical_calls(calls)
-    if not isinstance(value, str) or not value.strip():
-        raise row.fail("references", value, "it must be a text, a call {'name', 'arguments'}, or a list of calls")
-    return value

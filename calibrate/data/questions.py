@@ -175,6 +175,19 @@ def content_id(
     return "q-" + sha256_hex(canonical, 12)
 
 
+def asked_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The question of a conversation: the user's last text, or the whole where an agent's steps are part of it."""
+    role, content = messages[-1]["role"], messages[-1]["content"]
+    has_steps = any(turn["role"] == "tool" or turn.get("tool_calls") for turn in messages)
+    if role == "user" and isinstance(content, str) and not has_steps:
+        return content
+    from langchain_core.messages import convert_to_messages  # slow to import
+
+    from guardrail.prompting import conversation_text
+
+    return conversation_text(convert_to_messages([dict(turn) for turn in messages if turn["role"] != "system"]))
+
+
 def asked_of(row: Any) -> str:
     """`Question.asked` of a question, or of what has its fields; that of a bare question needs no JSON."""
     text = str(row.question.strip())

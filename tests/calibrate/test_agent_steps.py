@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from calibrate import collect_records, make_rule, read_records
-from calibrate.agent_steps import fit_action, read_steps, split_by_action, steps_of
+from calibrate import collect_records, make_rule, read_questions, read_records
+from calibrate.agent_steps import fit_action, split_by_action, steps_of
 from calibrate.correctness import ToolCalls, label_records
 from calibrate.data.questions import Question
 from calibrate.data.records import Record
@@ -24,7 +24,6 @@ from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.plan import plan_for
 
 SYSTEM = "You are the bank's assistant."
-HELLO = {"role": "user", "content": "hello"}
 
 
 def transfer(to: str, amount: int) -> str:
@@ -83,31 +82,45 @@ def test_of_a_call_that_was_not_rejected_nobody_said_whether_it_is_right(amount:
     assert [labelled.correct for labelled in label_records([record], ToolCalls())] == [correct]
 
 
+ASKED = [{"role": "user", "content": "send bob 5"}]
+CALLED = {"id": "c1", "type": "function", "function": {"name": "balance", "arguments": "{}"}}
+READ = {"role": "tool", "tool_call_id": "c1", "content": "100"}
+
+
+def in_file(folder: Path, **row: Any) -> list[Question]:
+    path = folder / "steps.jsonl"
+    path.write_text(json.dumps({"references": ["x"], **row}), encoding="utf-8")
+    return read_questions(path)
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"references": ["x"]}, "'messages'"),
-        ({"messages": [{"role": "system", "content": "x"}], "references": ["x"]}, "system message"),
-        ({"messages": [{"role": "user", "content": "x"}]}, "'references'"),
-        ({"messages": [{"role": "user", "content": "x"}], "references": [5]}, "'references'"),
-        ({"messages": [{"role": "nobody", "content": "x"}], "references": ["x"]}, "'messages'"),
+        ({"messages": [{"role": "nobody", "content": "x"}]}, "'messages'"),
+        ({"messages": [*ASKED, {**READ, "tool_call_id": None}]}, "'messages'"),
+        ({"messages": [*ASKED, {"role": "assistant", "tool_calls": [CALLED]}]}, "cut a log before the answer"),
+        ({"messages": ASKED, "references": [{"name": "transfer"}, 5]}, "'references'"),
     ],
 )
-def test_a_malformed_line_is_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    path = tmp_path / "steps.jsonl"
-    path.write_text(json.dumps(row), encoding="utf-8")
+def test_a_malformed_step_is_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     with pytest.raises(RecordError, match=f"jsonl:1: .*{message}"):
-        read_steps(path)
+        in_file(tmp_path, **row)
+
+
+def test_a_step_in_a_question_file_is_that_of_the_conversation(tmp_path: Path) -> None:
+    """Otherwise what was collected from one would be asked again from the other."""
+    called = {"role": "assistant", "content": "", "tool_calls": [CALLED]}
+    asked = {"role": "user", "content": "how much is there?"}
+    (step,) = in_file(tmp_path, messages=[asked, called, READ], references="100", group="c")
+    assert step == steps_of(CONVERSATION, group="c")[1]
 
 
 def test_a_list_of_calls_is_one_reference(tmp_path: Path) -> None:
-    path = tmp_path / "steps.jsonl"
     two = [{"name": "balance", "arguments": {}}, {"name": "transfer", "arguments": {"to": "bob", "amount": 5.0}}]
-    path.write_text(json.dumps({"messages": [{"role": "user", "content": "x"}], "references": two}), encoding="utf-8")
-    (step,) = read_steps(path)
-    assert step.references == (
-        '[{"arguments":{},"name":"balance"},{"arguments":{"amount":5,"to":"bob"},"name":"transfer"}]',
-    )
+    canonical = '[{"arguments":{},"name":"balance"},{"arguments":{"amount":5,"to":"bob"},"name":"transfer"}]'
+    assert in_file(tmp_path, messages=ASKED, references=two)[0].references == (canonical,)
+    balance_alone = '[{"arguments":{},"name":"balance"}]'
+    assert in_file(tmp_path, messages=ASKED, references=[two, two[0]])[0].references == (canonical, balance_alone)
 
 
 def test_steps_become_an_artifact_for_each_action(tmp_path: Path) -> None:

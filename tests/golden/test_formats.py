@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from benchmarks.estimators.page import Page
-from calibrate.agent_steps import read_steps
 from calibrate.cli.frame.settings import RunSettings, load_settings
 from calibrate.data.formats.questions import read_questions
 from calibrate.data.labels import apply_labels, open_session, read_labels
@@ -266,7 +265,7 @@ def test_a_combination_has_its_parts_and_ranks() -> None:
 
 
 def test_steps_are_the_decisions_of_a_conversation() -> None:
-    first, second, third = read_steps(FOLDER / "steps.jsonl")
+    first, second, third = read_questions(FOLDER / "steps.jsonl")
     assert first.references == ('[{"arguments":{"amount":5,"to":"bob"},"name":"transfer"}]',)
     assert [message.type for message in second.messages_in(PromptWrapping(system="Be brief."))] == [
         "system",

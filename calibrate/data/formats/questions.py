@@ -6,6 +6,7 @@ A malformed row stops the reading with file, line and field; nothing is skipped,
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from guardrail.errors import UsageError
+from guardrail.judges import canonical_calls
+from guardrail.judges.tool_call import read_calls
+from guardrail.types import ToolCall
 
-from ..questions import Question, content_id
+from ..questions import Question, asked_text, content_id
 from ..row import RawRow, is_plain, parsed
 from ..rows import read_rows
 from .build import Builder, read_references, refuse_no_option, repeated
@@ -33,7 +37,9 @@ def read_questions(
 
     Our own form is one object a question with ``question`` (text), ``references`` (list of texts, or one text), and
     optionally ``id``, ``options`` (object, label to text), ``slots`` (object, slot of the prompt to text) and
-    ``group``. In place of ``question``, ``messages``: a conversation in OpenAI's form that ends with the question.
+    ``group``. In place of ``question``, ``messages``: a conversation in OpenAI's form that ends with the question, or
+    with the result of a tool where the next step of an agent is asked for. A reference may be a tool call, or a list of
+    calls, as objects of ``name`` and ``arguments``.
     Tables: the same as columns; ``references`` separated by "|" or a JSON list; ``options`` as an object,
     or as columns A, B, C, ...; ``slots`` as a JSON object. Other fields are ignored, but a field whose name is nearly
     one of these is taken for a typing error.
@@ -99,6 +105,7 @@ def _mapped(rows: Sequence[RawRow], columns: ColumnMap) -> Read:
 
 _FIELDS = ("id", "question", "messages", "references", "options", "group", "slots")
 _LETTERS = tuple("ABCDEFGHIJ")
+_ROLES = {"system", "user", "assistant", "tool"}
 
 
 def _own(row: RawRow, *, require_references: bool) -> Question:
@@ -106,13 +113,13 @@ def _own(row: RawRow, *, require_references: bool) -> Question:
     _refuse_near_names(row)
     messages, text = _messages(row), row.values.get("question")
     if messages is not None:
-        text = messages[-1]["content"]
+        text = asked_text(messages)
     if not isinstance(text, str) or not text.strip():
         there = ", ".join(map(str, row.values)) or "nothing"
         rule = f"it must be a non-empty text. If another column of {there} holds it: --map question=COLUMN"
         raise row.fail("question", text, rule)
     options = _options(row)
-    references = read_references(row)
+    references = _references(row)
     if not references and require_references:
         raise row.fail(
             "references", row.values.get("references"), "at least one accepted answer is needed to label the model's "
@@ -169,15 +176,41 @@ def _messages(row: RawRow) -> tuple[dict[str, Any], ...] | None:
     if row.values.get("question"):
         raise row.fail("question", row.values["question"], "messages hold the question: leave this field out")
     roles = [message.get("role") if isinstance(message, dict) else None for message in value or ()]
-    if not isinstance(value, list) or not set(roles) <= {"system", "user", "assistant"} or "system" in roles[1:]:
+    if not isinstance(value, list) or not set(roles) <= _ROLES or "system" in roles[1:]:
         form = (
-            'it must be a list of {"role": "user" or "assistant", "content": text}, with a system message first if any'
+            'it must be a list of {"role": "user", "assistant" or "tool", "content": text}, with a system message '
+            "first if any"
         )
         raise row.fail("messages", value, form)
-    if roles[-1:] != ["user"] or not all(isinstance(message.get("content"), str) for message in value):
+    # The content beside calls may be null.
+    texts = [message.get("content") for message in value if message.get("content") or not message.get("tool_calls")]
+    if roles[-1:] not in (["user"], ["tool"]) or not all(isinstance(text, str) for text in texts):
         way_out = "each content must be a text, and the last message the user's: cut a log before the answer to measure"
         raise row.fail("messages", value, way_out)
-    return tuple({"role": message["role"], "content": message["content"]} for message in value)
+    if "tool" not in roles and not any(message.get("tool_calls") for message in value):
+        return tuple({"role": message["role"], "content": message["content"]} for message in value)
+    from langchain_core.messages import convert_to_messages, convert_to_openai_messages  # slow to import
+
+    try:
+        plain: Any = convert_to_openai_messages(convert_to_messages(value))
+    except (KeyError, ValueError, TypeError, NotImplementedError) as error:
+        raise row.fail("messages", value, f"an agent's step is not in OpenAI's form ({error})") from error
+    return tuple(plain)
+
+
+def _references(row: RawRow) -> tuple[str, ...]:
+    """The accepted answers; a tool call, or a list of calls, becomes canonical JSON."""
+    written = row.values.get("references")
+    listed = [written] if _calls_in(written) or not isinstance(written, list) else written
+    calls = [_calls_in(each) for each in listed]
+    if not any(calls):
+        return read_references(row)
+    texts = [canonical_calls(each) if each else text for text, each in zip(listed, calls, strict=True)]
+    return read_references(replace(row, values={**row.values, "references": texts}))
+
+
+def _calls_in(value: Any) -> list[ToolCall] | None:
+    return read_calls(json.dumps(value)) if isinstance(value, dict | list) else None
 
 
 # -- Data sets as published --------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def test_a_second_turn_is_asked_with_what_was_said_before_and_its_kind_is_bound(
     ("messages", "fragment"),
     [
         ("town?", "it must be a list"),
-        ([{"role": "tool", "content": "a"}], "it must be a list"),
+        ([{"role": "function", "content": "a"}], "it must be a list"),
         ([{"role": "user", "content": "a?"}, {"role": "assistant", "content": "a"}], "cut a log before the answer"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "each content must be a text"),
         ([], "cut a log before the answer"),
