@@ -515,18 +515,10 @@ class Approvals(AgentHooks[Any]):
     Args:
         model: The agent's model: one of the SDK, or a LangChain chat model.
         verdicts: File of the verdicts, or a store.
-        calibrated_settings: Settings of every call at calibration in addition to the plan.
     """
 
-    def __init__(
-        self,
-        model: Model | BaseChatModel,
-        *,
-        verdicts: VerdictStore | str | Path = VERDICTS,
-        calibrated_settings: ModelSettings | None = None,
-    ) -> None:
-        self._settings = calibrated_settings or ModelSettings()
-        self._chat = shared_chat(AgentsModelChat, model, self._settings) if isinstance(model, Model) else model
+    def __init__(self, model: Model | BaseChatModel, *, verdicts: VerdictStore | str | Path = VERDICTS) -> None:
+        self._chat = shared_chat(AgentsModelChat, model, ModelSettings()) if isinstance(model, Model) else model
         self._verdicts = verdicts
         self._read: WeakKeyDictionary[RunContextWrapper[Any], list[BaseMessage]] = WeakKeyDictionary()
         self._proposed: OrderedDict[str, list[BaseMessage]] = OrderedDict()
@@ -542,7 +534,7 @@ class Approvals(AgentHooks[Any]):
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Any, response: ModelResponse) -> None:
         """Note the calls that it proposes."""
         with suppress(KeyError, UsageError, ValueError):
-            before, message = self._read.pop(context), read_response(response, self._settings, "")
+            before, message = self._read.pop(context), read_response(response, ModelSettings(), "")
             self._proposed |= {str(call["id"]): [*before, message] for call in message.tool_calls}
         while len(self._proposed) > MOST_IN_MEMORY:
             self._proposed.popitem(last=False)

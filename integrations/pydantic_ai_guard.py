@@ -520,7 +520,6 @@ def unsure(
     model: Model | str,
     *,
     verdicts: VerdictStore | str | Path = VERDICTS,
-    calibrated_settings: Mapping[str, Any] | None = None,
     **guard_options: Any,
 ) -> AbstractToolset[Any]:
     """For an unguarded agent: tools whose calls need an approval unless the gate accepts them.
@@ -536,10 +535,9 @@ def unsure(
         artifact: Judges messages that call them: an artifact or its file.
         model: The agent's model.
         verdicts: File of the verdicts, or a store.
-        calibrated_settings: Settings of every call at calibration in addition to the plan.
         **guard_options: Further settings of `Guardrail`.
     """
-    chat = shared_chat(PydanticAIChat, infer_model(model), dict(calibrated_settings or {}))
+    chat = shared_chat(PydanticAIChat, infer_model(model), {})
     return _UnsureToolset(toolset, CallCheck(chat, artifact, verdicts, guard_options))
 
 

@@ -54,7 +54,7 @@ from tests.integrations.agents.agent_fakes import (
     close,
     sending,
 )
-from tests.integrations.agents.test_langchain_agents import agent_of, gate
+from tests.integrations.agents.test_langchain_agents import UNSURE, agent_of, gate
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 APPROVAL = {"action": "approve"}
@@ -120,7 +120,7 @@ def test_an_accepted_answer_passes_a_plain_graph() -> None:
 )
 def test_a_rejected_or_changed_message_keeps_no_tool_call(decision: dict[str, Any], text: str) -> None:
     """A plain graph's own nodes run calls: only an approval may let them out."""
-    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))]})
+    model = AgentChat(steps=UNSURE.steps)
     graph = graph_of(model)
     assert shown(graph.invoke({"messages": ["pay bob"]}, CONFIG))["candidate"]["tool_calls"]
     last = graph.invoke(Command(resume={"decisions": [decision]}), CONFIG)["messages"][-1]
@@ -278,7 +278,7 @@ def test_an_answer_is_not_edited_into_a_call(store: Any) -> None:
 
 
 def test_a_plain_graphs_message_with_calls_is_not_edited(store: Any) -> None:
-    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))]})
+    model = AgentChat(steps=UNSURE.steps)
     graph = graph_of(model)
     graph.invoke({"messages": ["pay bob"]}, CONFIG)
     (item,) = ReviewBridge(store).enqueue(graph, CONFIG)
@@ -560,7 +560,7 @@ def test_one_of_two_that_wait_side_by_side_is_closed_when_it_is_left_behind(stor
         who: list[int]
         said: Annotated[list[str], operator.add]
 
-    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    model = AgentChat(steps=UNSURE.steps)
     artifact = artifact_of(model)
     middleware = [GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"])]
     inner: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=middleware)
@@ -617,10 +617,9 @@ def flaky(fails: list[BaseException], ran: list[int], also: Any = None) -> Any:
     return [balance, transfer, close]
 
 
-def approved(store: Any, tools: Any, more: Any = (), **bridging: Any) -> tuple[Any, ReviewBridge, Any]:
+def approved(store: Any, tools: Any, **bridging: Any) -> tuple[Any, ReviewBridge, Any]:
     """An agent, a bridge, and the item of its approved transfer of 5."""
-    steps = {("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."], **dict(more)}
-    model = AgentChat(steps=steps)
+    model = AgentChat(steps=UNSURE.steps)
     agent = agent_of(model, gate(model), tools=tools)
     bridge, item = queued(store, agent, **bridging)
     decide(store, item, action="approve")
@@ -663,7 +662,7 @@ def stumbling(fails: list[BaseException], after: str = "tool") -> Any:
 
 def test_what_fails_after_the_call_is_repeated_without_the_call(store: Any) -> None:
     ran: list[int] = []
-    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    model = AgentChat(steps=UNSURE.steps)
     agent = agent_of(model, [stumbling([RuntimeError("down")]), gate(model)], tools=flaky([], ran))
     bridge, item = queued(store, agent)
     decide(store, item, action="approve")
@@ -694,7 +693,7 @@ def test_a_killed_process_loses_no_approved_call(tmp_path: Path) -> None:
 def test_a_thread_that_has_moved_on_is_not_run_again(store: Any, moved: str) -> None:
     """A newer message took the place of the approved call, whether its own turn has ended or not."""
     ran: list[int] = []
-    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], **NEVER_MIND})
+    model = AgentChat(steps={**UNSURE.steps, **NEVER_MIND})
     fails: list[BaseException] = [ConnectionError("bank is down")]
     stumbles: list[BaseException] = []
     agent = agent_of(model, [stumbling(stumbles, after="human"), gate(model)], tools=flaky(fails, ran))
@@ -720,7 +719,7 @@ def test_a_thread_that_has_moved_on_is_not_run_again(store: Any, moved: str) -> 
 def test_a_graph_that_stops_where_it_should_is_left_there(store: Any) -> None:
     """It has work left, but the run that was given the decision returned."""
     ran: list[int] = []
-    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    model = AgentChat(steps=UNSURE.steps)
     agent: Any = create_agent(
         model,
         tools=flaky([], ran),
@@ -739,7 +738,7 @@ def test_a_graph_that_stops_where_it_should_is_left_there(store: Any) -> None:
 
 
 def test_what_lapsed_and_failed_is_carried_on_as_well(tmp_path: Path) -> None:
-    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    model = AgentChat(steps=UNSURE.steps)
     agent = agent_of(model, [stumbling([RuntimeError("down")]), gate(model)])
     now = 1000.0
     with ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
@@ -828,7 +827,7 @@ async def test_a_resumed_run_gets_the_callers_arguments(store: Any, is_async: bo
         """Send money."""
         return f"sent {amount} to {to} for {runtime.context.user}"
 
-    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    model = AgentChat(steps=UNSURE.steps)
     agent = agent_of(model, gate(model), tools=[balance, transfer, close], context_schema=Who)
     bridge = ReviewBridge(store)
     agent.invoke({"messages": "pay bob"}, CONFIG, context=Who("ann"))

@@ -14,19 +14,24 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, SystemMessage
+from pydantic import ValidationError
 
 from guardrail import Bindings, Reason, Verdict
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import ArtifactMismatchError
+from guardrail.errors import ArtifactMismatchError, GuardrailError
 from guardrail.guard.abstention import ABSTENTION
+from guardrail.judges import ExactJudge, JudgeSpec
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.uncertainty import make_estimator
 from integrations._agents.calls import arguments_of
 from integrations._agents.framework_guard import Answer, FrameworkGuard
 from integrations._agents.held import MessageNote, ToolCallOrder
 from integrations._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from integrations._frameworks.chat import refuse_settings
 from integrations._openai.lru import LRU
+from integrations.openai_agents_guard import AgentsModelChat
+from integrations.pydantic_ai_guard import PydanticAIChat
 
 TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
 ASKED = PromptWrapping().messages("?")
@@ -336,6 +341,30 @@ async def test_a_request_must_offer_what_was_calibrated() -> None:
     formed = Bindings(response_format={"type": "json_object"})
     with pytest.raises(ArtifactMismatchError, match="structured"):
         await gate(5, bindings=formed).ask(ASKED, Bindings())
+
+
+class NamedJudge(ExactJudge):
+    """A judge that no registry knows."""
+
+    spec = JudgeSpec(name="ours", version=1, params={})
+
+
+def test_judges_are_given_one_or_several_by_name() -> None:
+    model, judge = ScriptedChat(default=["Paris"]), NamedJudge()
+    spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
+    calibrated = artifact(model).model_copy(update={"estimator": spec})
+    for judges in (judge, {"ours": judge, "another": ExactJudge()}):
+        (own,) = FrameworkGuard(model, calibrated, using={"judge": judges}).gate.gates.values()
+        assert own.estimator.judge is judge
+    with pytest.raises(GuardrailError, match="judge"):
+        FrameworkGuard(model, calibrated, using={"judge": {"another": judge}})
+
+
+@pytest.mark.parametrize("kind", [AgentsModelChat, PydanticAIChat])
+@pytest.mark.parametrize("name", ["inner", "settings"])
+def test_a_misspelt_setting_of_a_chat_is_not_left_out_in_silence(kind: Any, name: str) -> None:
+    with pytest.raises(ValidationError, match=name):
+        kind(**{"model": object(), name: {}})
 
 
 def test_settings_and_arguments() -> None:

@@ -608,20 +608,11 @@ async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> N
 # -- a held-back answer ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("queue", [True, False])
-def test_the_user_gets_the_persons_text_and_the_call_does_not_run(queue: bool, tmp_path: Path) -> None:
+def test_the_user_gets_the_persons_text_and_the_call_does_not_run() -> None:
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
     result = bank.run("Pay what I owe")
-    if queue:
-        store = ReviewStore(tmp_path / "reviews.db")
-        bridge = ReviewBridge(store)
-        (item,) = asyncio.run(bridge.enqueue(bank.guard, result))
-        decision = Decision(action="answer", text="Please call us.")
-        decide_in(store, item, decision)
-        done = asyncio.run(bridge.resume(bank.guard, bank.agent, result))
-    else:
-        (value,) = asyncio.run(bank.guard.review_requests(result))
-        done = asyncio.run(bank.guard.resume(bank.agent, result, {value["call_id"]: TO_THE_USER}))
+    (value,) = asyncio.run(bank.guard.review_requests(result))
+    done = asyncio.run(bank.guard.resume(bank.agent, result, {value["call_id"]: TO_THE_USER}))
     assert (done.output, bank.paid, len(bank.inner.calls)) == ("Please call us.", [], N + 1)
     again = bank.run("Hello?", message_history=done.all_messages())
     assert (again.output, tool_return(bank)) == ("Done", ANSWERED)  # the next turn is the model's again
