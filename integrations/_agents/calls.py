@@ -76,7 +76,7 @@ def conversation_digest(messages: Sequence[BaseMessage]) -> str:
     return _text_digest(repr(turns))
 
 
-def answer_key(asked: Sequence[BaseMessage], content: Any, *, abstention: bool) -> str:
+def answer_key(asked: Sequence[BaseMessage], content: Any) -> str:
     """Key of an answer: of the conversation up to its last question, and of the answer's text or its object's JSON.
 
     Tool calls and results after the question are left out: frameworks show their guardrails the input of a run, not
@@ -85,7 +85,7 @@ def answer_key(asked: Sequence[BaseMessage], content: Any, *, abstention: bool) 
     last = max((place for place, message in enumerate(asked) if message.type == "human"), default=len(asked))
     turns = [(message.type, str(message.text)) for message in asked[: last + 1] if message.type != "system"]
     plain = content if isinstance(content, str) else to_jsonable_python(content, fallback=repr)
-    return f"{'abstention' if abstention else 'answer'}:{_text_digest(canonical_json([turns, plain]))}"
+    return f"answer:{_text_digest(canonical_json([turns, plain]))}"
 
 
 def _text_digest(text: str) -> str:

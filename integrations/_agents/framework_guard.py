@@ -251,8 +251,10 @@ class FrameworkGuard:
 
     async def note_answer(self, asked: Sequence[BaseMessage], content: Any, answer: Answer) -> None:
         """Remember an answer, or the text of an abstention, that went out: its text, or the object made of it."""
-        key = answer_key(asked, content, abstention=answer.abstained)
-        await asyncio.to_thread(self.verdicts.put, key, MessageNote(verdict=answer.verdict))
+        note = MessageNote(verdict=answer.verdict, given=not answer.abstained)
+        # An abstention in the same words counts, whichever came first.
+        put = partial(self.verdicts.put, answer_key(asked, content), note, first=note.given)
+        await asyncio.to_thread(put)
 
     def given_out(self, asked: Sequence[BaseMessage], content: Any) -> tuple[bool, Verdict | None]:
         """Find out if an answer with this content went out in this conversation as an answer, and the verdict on it.
@@ -260,10 +262,8 @@ class FrameworkGuard:
         True for accepted answers and for those of an abstention path (a person, another model). False for abstentions
         and for answers that this guard did not give in this conversation: the same words may be wrong here.
         """
-        abstention = self.verdicts.find(answer_key(asked, content, abstention=True))
-        answer = self.verdicts.find(answer_key(asked, content, abstention=False))
-        note = abstention or answer
-        return answer is not None and abstention is None, None if note is None else note.verdict
+        note = self.verdicts.find(answer_key(asked, content))
+        return (False, None) if note is None else (note.given, note.verdict)
 
     # -- which calls go on, and what people decide about the others ----------------------------------------------------
 

@@ -236,11 +236,11 @@ class MessageNote(Frozen):
     asked: str | None = None
     """In a graph: id of the last human message when it was decided."""
     verdict: Verdict | None = None
-    """In a store: the verdict on the call or answer."""
+    """In a store: the verdict on an answer that went out, or on a call that a framework's own approvals ask about."""
     ends: bool = True
     """In a store: whether a person's text can end the turn in place of the call."""
     given: bool = False
-    """In a store: whether the call that stands for a held-back answer has run, so that the answer goes out next."""
+    """In a store: whether an answer went out as one, or goes out next: the call that stands for it has run."""
 
     @property
     def decision(self) -> dict[str, Any] | None:
