@@ -18,7 +18,6 @@ How it works, in the order of a step:
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -58,6 +57,7 @@ from ._agents.held import MessageNote, ToolCallOrder, pack, unpack
 from ._agents.options import GateOptions, Given
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
+from ._openai.lru import LRU
 from .langgraph_review import ask
 
 require("langgraph", extra="agents")
@@ -283,9 +283,8 @@ def _order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrde
     return order
 
 
-_decided_runs: OrderedDict[str, None] = OrderedDict()
-"""Ids of decided calls that run or have run in this process, the newest last."""
-_lock = Lock()
+_taken_up: LRU[Lock] = LRU(MOST_IN_MEMORY)
+"""Locks of decided calls by id; a call that runs or has run in this process holds its own."""
 
 
 @contextmanager
@@ -294,18 +293,14 @@ def _once(request: ToolCallRequest, order: ToolCallOrder) -> Iterator[bool]:
 
     LangGraph has no lease on a thread, and another process is not seen. A tool that failed may run again.
     """
-    call_id, decided = str(request.tool_call["id"]), order.decision in ("approve", "edit")
-    with _lock:
-        first = not decided or call_id not in _decided_runs
-        if decided and first:
-            _decided_runs[call_id] = None
-        while len(_decided_runs) > MOST_IN_MEMORY:
-            _decided_runs.popitem(last=False)
+    decided = order.decision in ("approve", "edit")
+    lock = _taken_up.get(str(request.tool_call["id"]), Lock) if decided else Lock()
+    first = lock.acquire(blocking=False)
     try:
         yield first
     except BaseException:
-        if decided and first:
-            _decided_runs.pop(call_id, None)
+        if first:
+            lock.release()
         raise
 
 

@@ -503,11 +503,8 @@ def _arguments(call: ToolCallPart) -> dict[str, Any]:
 
 def _equal(expected: Any, actual: Any) -> bool:
     """True if two validated arguments are the same JSON. To Python, 1, 1.0 and True are equal, at any depth."""
-    return _as_json(expected) == _as_json(actual)
-
-
-def _as_json(value: Any) -> str:
-    return canonical_json(to_jsonable_python(value, bytes_mode="base64", fallback=repr))
+    left, right = (to_jsonable_python(value, bytes_mode="base64", fallback=repr) for value in (expected, actual))
+    return canonical_json(left) == canonical_json(right)
 
 
 def _not_run() -> ModelRetry:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -259,12 +259,17 @@ def step_of(request: ModelRequest[Any]) -> AgentStep:
     )
 
 
-def _this_thread() -> str | None:
-    """Id of the LangGraph thread that runs here; None outside a graph, and in one without a checkpointer."""
+def _configurable() -> Mapping[str, Any] | None:
+    """The configuration of the LangGraph run here, or of the one around it; None outside a graph."""
     try:
-        name = get_config().get("configurable", {}).get("thread_id")
+        return cast("Mapping[str, Any]", get_config().get("configurable", {}))
     except RuntimeError:
         return None
+
+
+def _this_thread() -> str | None:
+    """Id of the LangGraph thread that runs here; None outside a graph, and in one without a checkpointer."""
+    name = (_configurable() or {}).get("thread_id")
     return None if name is None else str(name)
 
 
@@ -273,10 +278,8 @@ def has_checkpointer() -> bool:
 
     LangGraph has no public way to ask for it from within a node.
     """
-    try:
-        return bool(get_config().get("configurable", {}).get("__pregel_checkpointer"))
-    except RuntimeError:
-        return True
+    known = _configurable()
+    return known is None or bool(known.get("__pregel_checkpointer"))
 
 
 def _specs(response_format: Any) -> dict[str, Any]:

@@ -81,29 +81,12 @@ def test_a_missing_scorer_is_refused_when_the_guard_is_made() -> None:
         GuardrailMiddleware(None, tools={"transfer": agent_artifact(model, risk)}, exempt=[balance.name, "close"])
 
 
-async def test_guards_of_frameworks_take_scorers_like_judges() -> None:
+async def test_a_single_scorer_needs_no_list() -> None:
     model = model_sending(500)
-    guard = FrameworkGuard(
-        model,
-        None,
-        tools={"transfer": agent_artifact(model, risk)},
-        exempt=["balance", "close"],
-        on_abstain="message",
-        using={"scorer": [risk, grounded]},
-    )
-    bindings = bindings_for(TOOLS)
-    messages = PromptWrapping(system=SYSTEM).messages("pay")
-    answer = await guard.ask(messages, bindings)
-    assert answer.verdict is not None
-    assert not answer.verdict.accepted
-    alone = FrameworkGuard(
-        model,
-        agent_artifact(model, risk),
-        on_abstain="message",
-        using={"scorer": risk},
-    )
-    assert not (await alone.ask(messages, bindings)).message.tool_calls
-    assert asked == [("risk", "500"), ("risk", "500")]
+    guard = FrameworkGuard(model, agent_artifact(model, risk), on_abstain="message", using={"scorer": risk})
+    answer = await guard.ask(PromptWrapping(system=SYSTEM).messages("pay"), bindings_for(TOOLS))
+    assert answer.message.tool_calls == []
+    assert asked == [("risk", "500")]
 
 
 @pytest.mark.parametrize(

@@ -872,17 +872,6 @@ def test_of_an_edit_and_a_rejection_neither_lets_out_what_was_proposed(first: bo
     assert bank.paid == [7]
 
 
-def test_an_edited_call_whose_edit_is_lost_does_not_run_as_it_was_proposed(tmp_path: Path) -> None:
-    store = VerdictStore(tmp_path / "verdicts.sqlite")
-    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=store)
-    guarded_agent = bank.agent()
-    result = run(guarded_agent, "Pay what I owe")
-    state = asyncio.run(bank.model.decide(result, {result.interruptions[0].call_id: EDIT}))
-    store.purge(-1.0)
-    assert run(guarded_agent, state).final_output == "Done"
-    assert bank.paid == []  # neither 7 nor 5
-
-
 def test_another_process_without_the_store_runs_no_approved_call(caplog: pytest.LogCaptureFixture) -> None:
     """The state says that the call is approved, not how a person edited it: only the store knows that."""
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
