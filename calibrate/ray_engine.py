@@ -23,7 +23,7 @@ from guardrail.errors import GuardrailError, UsageError, require
 from guardrail.sampling.native import is_native
 
 from .data.collect import BATCH_SIZE, CONCURRENCY, Drawing, Pace, runner
-from .data.records import Record, RecordReader, is_fragment, read_spans, record_line, spans_of
+from .data.records import Record, RecordReader, is_torn, read_spans, record_line, spans_of
 from .scoring.compute import Scoring, uses_models
 
 PART_MIB, QUESTIONS, RETRIES = 8, 64, 10
@@ -105,7 +105,7 @@ def score_on_ray(
     path = reader.path.absolute()
     spans = spans_of(path, reader.good, int(part_mib * 2**20))
     with path.open("rb") as stream:
-        reader.warn_of(sum(line.endswith(b"\n") and is_fragment(line) for line in stream) if reader.skips else 0)
+        reader.warn_of(sum(line.endswith(b"\n") and is_torn(line) for line in stream) if reader.skips else 0)
 
     def make() -> Any:
         made = scoring()

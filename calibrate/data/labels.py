@@ -18,7 +18,7 @@ from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
 from .formats.truth import WORDS
-from .records import GIVEN, Record, exclusive
+from .records import GIVEN, Record, exclusive, is_torn
 from .rows import read_rows
 from .table import table_of
 
@@ -240,7 +240,14 @@ class LabelSession:
         self._save(record, {"items": {item.path: right.get(item.path) for item in record.items or ()}})
 
     def _save(self, record: Record, labels: Mapping[str, Any]) -> None:
-        append_row(self._stream, {"id": record.id, **labels, "judged": record.answer or ""})
+        stream = self._stream
+        if stream.seek(0, os.SEEK_END):
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":  # people type files without an end of the last line
+                stream.write(b"\n")
+        row = {"id": record.id, **labels, "judged": record.answer or ""}
+        stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        self._sync()
         self._labelled[_key(record)] = None
         self._given = []
 
@@ -255,9 +262,13 @@ class LabelSession:
         self._stream.seek(0)
         content = self._stream.read().rstrip()
         self._stream.truncate(content.rfind(b"\n") + 1)
-        _sync(self._stream)
+        self._sync()
         self._again = self._queue.get(key)
         return True
+
+    def _sync(self) -> None:
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
 
 
 def _key(record: Record) -> Labelled:
@@ -265,55 +276,12 @@ def _key(record: Record) -> Labelled:
 
 
 TORN = b'{"id": '
-"""First bytes of the rows that `append_row` writes, and so of what a kill leaves of one."""
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
-
-
-@contextmanager
-def open_label_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file of labels, creating or resuming it, under an exclusive lock; a torn last row is cut off.
-
-    Raises:
-        UsageError: Another process is writing it, or its name says that it holds something else than JSON lines.
-    """
-    if path.suffix.lower() != ".jsonl":
-        raise UsageError(f"{path}: a session saves JSON lines. Name a .jsonl file: --labels {path.stem}.jsonl.")
-    with exclusive(path):
-        create_private(path)
-        with path.open("r+b") as stream:
-            before, _, last = stream.read().rpartition(b"\n")
-            ours = last.startswith(TORN) or TORN.startswith(last)
-            if last and ours and not _is_json(last):  # the writer was killed
-                stream.truncate(len(before) and len(before) + 1)
-                stream.flush()
-            yield stream
-
-
-def append_row(stream: IO[bytes], row: Mapping[str, Any]) -> None:
-    """Add a line to an open file of labels, whose last line may lack its end; it is on disk when this returns."""
-    if stream.seek(0, os.SEEK_END):
-        stream.seek(-1, os.SEEK_END)
-        if stream.read(1) != b"\n":
-            stream.write(b"\n")
-    stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-    _sync(stream)
-
-
-def _sync(stream: IO[bytes]) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())
+"""First bytes of the rows that a session writes, and so of what a kill leaves of one."""
 
 
 @contextmanager
 def open_session(path: Path, queue: Sequence[Record] = (), *, by_items: bool = False) -> Iterator[LabelSession]:
-    """Open a label file for a session (`open_label_file`).
+    """Open a file of labels for a session, creating or resuming it, under an exclusive lock; a torn last row is cut.
 
     Args:
         path: The file.
@@ -322,26 +290,41 @@ def open_session(path: Path, queue: Sequence[Record] = (), *, by_items: bool = F
 
     Raises:
         RecordError: A line that is not a label of a session.
-        UsageError: Labels of whole answers where items are labelled.
+        UsageError: Another process is writing it, its name says that it holds something else than JSON lines, or it
+            holds labels of whole answers where items are labelled.
     """
-    with open_label_file(path) as stream:
-        labelled: list[tuple[str, str | None]] = []
-        if path.read_bytes().strip() and by_items:
-            rows = [row.values for row in read_rows(path)]
-            if any("items" not in row for row in rows):
-                raise UsageError(
-                    f"{path} holds labels of whole answers. Name another file for those of items: --labels FILE."
-                )
-            labelled = [(str(row.get("id")), row.get("judged")) for row in rows]
-        elif path.read_bytes().strip():
-            labelled = list(read_labels(path, "jsonl").given)
-        known = [(name, judged) for name, judged in labelled if judged is not None]
-        if len(known) < len(labelled):
-            raise RecordError(
-                f"{path}: labels of a session say which answer was judged, and these do not. Save to another file "
-                "with --labels."
+    if path.suffix.lower() != ".jsonl":
+        raise UsageError(f"{path}: a session saves JSON lines. Name a .jsonl file: --labels {path.stem}.jsonl.")
+    with exclusive(path):
+        create_private(path)
+        with path.open("r+b") as stream:
+            before, _, last = stream.read().rpartition(b"\n")
+            if last and (is_torn(last, TORN) or TORN.startswith(last)):  # the writer was killed
+                stream.truncate(len(before) and len(before) + 1)
+                stream.flush()
+            yield LabelSession(queue, stream, _labelled_in(path, by_items=by_items), by_items=by_items)
+
+
+def _labelled_in(path: Path, *, by_items: bool) -> list[Labelled]:
+    """Record id and judged answer of each row of a file of a session."""
+    if not path.read_bytes().strip():
+        return []
+    if by_items:
+        rows = [row.values for row in read_rows(path)]
+        if any("items" not in row for row in rows):
+            raise UsageError(
+                f"{path} holds labels of whole answers. Name another file for those of items: --labels FILE."
             )
-        yield LabelSession(queue, stream, known, by_items=by_items)
+        labelled = [(str(row.get("id")), row.get("judged")) for row in rows]
+    else:
+        labelled = list(read_labels(path, "jsonl").given)
+    known = [(name, judged) for name, judged in labelled if judged is not None]
+    if len(known) < len(labelled):
+        raise RecordError(
+            f"{path}: labels of a session say which answer was judged, and these do not. Save to another file "
+            "with --labels."
+        )
+    return known
 
 
 def queue_of(records: Sequence[Record], *, shuffled: bool = True, limit: int | None = None) -> list[Record]:

@@ -330,7 +330,7 @@ class RecordReader:
     Attributes:
         path: Where it is read.
         header: Its first line.
-        skips: Whether a gateway wrote the file, so that torn lines before the last (`is_fragment`) are left out.
+        skips: Whether a gateway wrote the file, so that torn lines before the last (`is_torn`) are left out.
         good: Bytes up to the end of the last good line so far.
     """
 
@@ -376,10 +376,10 @@ class RecordReader:
             except ValidationError as error:
                 if not line.endswith(b"\n"):  # only the last line can lack its end
                     self.good = start
-                elif self.skips and is_fragment(line):
+                elif self.skips and is_torn(line):
                     fragments += 1
                 else:
-                    raise self._fault(start, line, error) from error
+                    raise _problem(self.path, self._number(start), error) from error
             if self.good >= stop:
                 return
         self.warn_of(fragments)
@@ -401,7 +401,7 @@ class RecordReader:
         try:
             return Record.from_stored(line)
         except ValidationError as error:
-            raise self._fault(start, line, error) from error
+            raise _problem(self.path, self._number(start), error) from error
 
     def repeated(self, name: str, first: int, second: int) -> RecordError:
         """The error of an id that two lines have, which begin at these bytes."""
@@ -410,26 +410,18 @@ class RecordReader:
             f"{self._number(first)}. Every question has one record: remove one of the two lines."
         )
 
-    def _fault(self, start: int, line: bytes, error: ValidationError) -> RecordError:
-        number = self._number(start)
-        try:
-            _json_object(self.path, number, line)
-        except RecordError as not_json:
-            return not_json
-        return RecordError(_first_problem(self.path, number, error))
-
     def _number(self, start: int) -> int:
         """Number of the line that begins at a byte."""
         self._stream.seek(0)
         return 1 + sum(self._stream.read(min(1 << 20, start - at)).count(b"\n") for at in range(0, start, 1 << 20))
 
 
-def is_fragment(line: bytes) -> bool:
-    """Whether a line is what a write that failed leaves, alone or before a later record: it begins as records do.
+def is_torn(line: bytes, begin: bytes = BEGIN) -> bool:
+    """Whether a line is what a write that failed leaves, alone or before a later row: it begins as all rows do.
 
     Such a line is not JSON. JSON with a wrong field was written whole, and is a fault of another kind.
     """
-    if not line.startswith(BEGIN):
+    if not line.startswith(begin):
         return False
     try:
         json.loads(line)
@@ -559,18 +551,21 @@ def parse_header(path: Path, line: bytes) -> RecordHeader:
             f"{path} is a table{columns}, not a record file. Make one of it: calibrate import {shlex.quote(str(path))} "
             "--map question=COLUMN --map correct=COLUMN --map confidence=NAME:COLUMN (or --map samples=COLUMN,COLUMN)."
         )
-    values = _json_object(path, 1, line)
-    header = values.get("header")
+    try:
+        values = json.loads(line)
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
+        raise RecordError(f"{path}:1: not JSON: {error}. Restore the line, or collect again.") from error
+    header = values.get("header") if isinstance(values, dict) else None
     if not isinstance(header, dict):
         raise RecordError(
-            f'{path}:1: got fields {sorted(values)}; the first line of a record file is {{"header": {{...}}}}. '
+            f'{path}:1: got {line[:80]!r}; the first line of a record file is {{"header": {{...}}}}. '
             "Is this a question file? `calibrate collect` turns one into records. With answers: `calibrate import`."
         )
     check_version(header.get("format"), 1, f"{path}:1: the file", "collect again", error=RecordError)
     try:
         return RecordHeader.from_stored(json.dumps(header))
     except ValidationError as error:
-        raise RecordError(_first_problem(path, 1, error, prefix="header.")) from error
+        raise _problem(path, 1, error, prefix="header.") from error
 
 
 def header_of(path: Path) -> RecordHeader | None:
@@ -586,24 +581,16 @@ LONGEST_HEADER = 2**22
 """Bytes of a first line beyond which a file is not read on: not a record file."""
 
 
-def _json_object(path: Path, number: int, line: bytes) -> dict[str, object]:
-    try:
-        values = json.loads(line)
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
-        raise RecordError(
-            f"{path}:{number}: not JSON: {error}. Restore the line or delete it and collect again."
-        ) from error
-    if not isinstance(values, dict):
-        raise RecordError(f"{path}:{number}: got {type(values).__name__}; each line must be one JSON object")
-    return values
-
-
-def _first_problem(path: Path, number: int, error: ValidationError, prefix: str = "") -> str:
+def _problem(path: Path, number: int, error: ValidationError, prefix: str = "") -> RecordError:
+    """The error of a line that is not what it must be."""
     first = error.errors(include_url=False)[0]
-    if not first["loc"]:  # two fields contradict each other: the message names them
-        return f"{path}:{number}: {first['msg'].removeprefix('Value error, ')}"
+    where, said = f"{path}:{number}", first["msg"].removeprefix("Value error, ")
+    if first["type"] == "json_invalid":
+        return RecordError(f"{where}: not JSON: {said}. Restore the line or delete it and collect again.")
+    if not first["loc"]:  # two fields contradict each other, which the message names, or it is no object
+        return RecordError(f"{where}: {said}")
     field = prefix + ".".join(str(part) for part in first["loc"])
-    return f"{path}:{number}: field {field!r}: got {first['input']!r:.120}; {first['msg']}"
+    return RecordError(f"{where}: field {field!r}: got {first['input']!r:.120}; {said}")
 
 
 def refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader) -> None:

@@ -63,10 +63,10 @@ class RawRow:
             raise self.fail(column, value, "it must be a text or a whole number; leave it out if there is none")
         return str(value).strip() or None
 
-    def text(self, column: str, *, empty: bool = False) -> str:
-        """A text (numbers are written out); ``empty`` allows the empty one."""
+    def text(self, column: str) -> str:
+        """A text that is not empty; numbers are written out."""
         value = self.values.get(column)
-        if is_plain(value) and (empty or str(value).strip()):
+        if is_plain(value) and str(value).strip():
             return str(value).strip()
         way_out = "Correct the row, map another column, or pass --skip-bad 0.1."
         if isinstance(value, dict) and value:

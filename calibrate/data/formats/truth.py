@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any
 
 from guardrail.errors import UsageError
 
-from ..row import RawRow, short
+from ..row import RawRow, is_nan, short
 from .field_map import OtherLabels
 
 WORDS = {
@@ -65,7 +64,10 @@ class Labels:
             )
         word = str(value).strip().lower()
         if self.cut is not None:
-            return (self._grade(row, column, value) >= self.cut) is not of_errors
+            grade = row.number_or_none(value)
+            if grade is None or is_nan(grade):
+                raise row.fail(column, value, "with --cut, labels must be numbers. Leave it out for labels in words.")
+            return (grade >= self.cut) is not of_errors
         if self.right and word in {name.strip().lower() for name in self.right}:
             self._n_right += 1
             return not of_errors
@@ -76,16 +78,6 @@ class Labels:
         self._unknown[str(value).strip()] += 1
         # With --right a single other value is the wrong one; `finish` refuses several.
         return None if self.other == "unlabelled" else False
-
-    @staticmethod
-    def _grade(row: RawRow, column: str, value: Any) -> float:
-        try:
-            grade = float(value)
-        except (TypeError, ValueError):
-            grade = math.nan
-        if math.isnan(grade):
-            raise row.fail(column, value, "with --cut, labels must be numbers. Leave it out for labels in words.")
-        return grade
 
     def finish(self, column: str) -> None:
         """Refuse a file whose labels were not all read.
@@ -100,7 +92,7 @@ class Labels:
             return
         words = sorted(self._unknown)
         listed = ", ".join(f"{short(word)} ({self._unknown[word]})" for word in words[:6])
-        if all(_is_number(word) for word in words):
+        if all(RawRow("", {}).number_or_none(word) is not None for word in words):
             way_out = "They are grades: say from which one on an answer is right, --cut 0.5."
         elif self.right or self._n_known:
             way_out = "Say what they are: --other-labels wrong or --other-labels unlabelled (of `calibrate import`)."
@@ -118,11 +110,3 @@ class Labels:
             yield f"{count} labels are {word!r}: counted as {self.other or 'wrong'}."
         if self._n_apart:
             yield f"{self._n_apart} rows have labels that disagree; they are unlabelled."
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from calibrate import from_frame
 from calibrate.cli import app
-from calibrate.data.labels import append_row, open_label_file, open_session
+from calibrate.data.labels import open_session
 from calibrate.data.records import Record, read_records, write_records
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError
@@ -334,8 +334,6 @@ def test_a_file_that_is_named_for_item_labels_loses_no_line(tmp_path: Path, cont
     """People type files without an end of the last line, and name the wrong file; none of that is a torn row."""
     path = tmp_path / "labels.jsonl"
     path.write_text(content)
-    with suppress(RecordError, UsageError), open_label_file(path):
-        assert path.read_text() == content
     with suppress(RecordError, UsageError), open_session(path):
         pass
     assert path.read_text() == content
@@ -343,10 +341,10 @@ def test_a_file_that_is_named_for_item_labels_loses_no_line(tmp_path: Path, cont
 
 def test_a_row_goes_behind_a_last_line_without_its_end(tmp_path: Path) -> None:
     path = tmp_path / "labels.jsonl"
-    path.write_text('{"id":"0","items":{}}')
-    with open_label_file(path) as stream:
-        append_row(stream, {"id": "1", "items": {}})
-        append_row(stream, {"id": "2", "items": {}})
+    path.write_text('{"id":"0","items":{},"judged":""}')
+    with open_session(path, by_items=True) as session:
+        session.give_items(Record(id="1", question="?"), {})
+        session.give_items(Record(id="2", question="?"), {})
     assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == ["0", "1", "2"]
 
 
