@@ -210,7 +210,8 @@ def problem_of(error: ValidationError) -> str:
     """The first problem of stored content: field and rule. Values are left out, they may be answers held back."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"])
-    return f"field {field!r}: {first['msg']}" if field else first["msg"]
+    rule = str(first["msg"]).removeprefix("Value error, ")
+    return f"field {field!r}: {rule}" if field else rule
 
 
 class Persisted(Frozen):

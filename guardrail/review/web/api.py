@@ -14,13 +14,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ...errors import UsageError
+from ...files import problem_of
 from ...types import ToolCall
 from ..errors import AlreadyDecidedError, LeaseLostError
 from ..item import Action, Candidate, Decision, Item, ItemDecision, by_items
 from ..limits import LONGEST_NAME
 from ..store import ReviewStore
 from .accounts import Account
-from .pages import LARGEST_DECISION, edit_of, problem_in
+from .pages import LARGEST_DECISION, edit_of
 from .site import PageError, Site
 
 __all__ = ["Api"]
@@ -116,7 +117,7 @@ class Api:
             posted = _DecisionBody.model_validate_json(body)
             decision = posted.decision(item)
         except ValidationError as error:
-            raise PageError(422, "This decision cannot be read", problem_in(error)) from None
+            raise PageError(422, "This decision cannot be read", problem_of(error)) from None
         name = f"{posted.reviewer} via {account.name}"
         if len(name) > LONGEST_NAME or not name.isprintable():
             text = f"reviewer: a printable name; with the system's it has at most {LONGEST_NAME} characters"

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from ...errors import UsageError
 from ...explain import reviewers_reason
+from ...files import problem_of
 from ...types import canonical_calls
 from ..errors import ReviewError, StoreUnavailableError
 from ..item import Candidate, Content, Decision, Item, Kind
@@ -21,9 +22,9 @@ from ..monitors import Monitors, MonitorStep
 from ..store import Lease, ReviewStore
 from .choices import choices_of, choose
 from .fields import arguments_of, decision_by_items, edited_calls, named_arguments, purpose_of, rows_of
-from .site import LARGEST_FORM, PageError, Site, SiteCall, problem_of
+from .site import LARGEST_FORM, PageError, Site, SiteCall, refusal_of
 
-__all__ = ["LARGEST_DECISION", "Pages", "edit_of", "problem_in", "wealth_plot"]
+__all__ = ["LARGEST_DECISION", "Pages", "edit_of", "wealth_plot"]
 
 LARGEST_DECISION = 16_000_000
 """Bytes of a decision, which may hold an edited answer; the edited text is sent unencoded (multipart)."""
@@ -179,7 +180,7 @@ class Pages:
         except (PageError, ReviewError, UsageError) as error:
             if isinstance(error, StoreUnavailableError) or self._store.held(call.item, call.account.name) is None:
                 raise
-            return self._item(call, problem_of(error))
+            return self._item(call, refusal_of(error))
         kinds: tuple[Kind, ...] = ("audit",) if lease.item.content.kind == "audit" else ("answer", "tool_call")
         for item in self._store.items(["claimed"], limit=PAGE):
             if item.holder == call.account.name and item.content.kind in kinds:
@@ -245,15 +246,8 @@ def _decision(call: SiteCall, item: Item) -> Decision:
         text = call.field("text") if action in ("respond", "answer") else call.field("reason").strip() or None
         return Decision(action=action, text=text, note=note)
     except ValidationError as error:
-        text = f"{problem_in(error)}. Nothing was changed."
+        text = f"{problem_of(error)}. Nothing was changed."
         raise PageError(422, "This decision is incomplete", text) from None
-
-
-def problem_in(error: ValidationError) -> str:
-    """The first problem of a decision: its place, and what is wrong."""
-    problem = error.errors()[0]
-    where = ".".join(str(item) for item in problem["loc"])
-    return f"{where}: {str(problem['msg']).removeprefix('Value error, ')}".removeprefix(": ")
 
 
 def edit_of(content: Content, edited: Candidate, note: str) -> Decision:

@@ -44,7 +44,7 @@ __all__ = [
     "SiteCall",
     "ago",
     "in_words",
-    "problem_of",
+    "refusal_of",
     "when",
 ]
 
@@ -86,7 +86,7 @@ class PageError(Exception):
 
 
 FAILURES = (PageError, SQLAlchemyError, ReviewError, UsageError, ClientDisconnect)
-"""What ends a request with a page that says why; see `problem_of`."""
+"""What ends a request with a page that says why; see `refusal_of`."""
 _REFUSALS: tuple[tuple[type[ReviewError], int, str], ...] = (
     (UnknownItemError, 404, "No such item"),
     (LeaseLostError, 409, "You do not hold this item"),
@@ -213,7 +213,7 @@ class Site:
 
         A page that says why, with what the person wrote; JSON for a program and where the browser asks for it.
         """
-        problem = problem_of(error)
+        problem = refusal_of(error)
         if request.url.path.startswith("/api/") or "application/json" in request.headers.get("accept", ""):
             return JSONResponse({"error": problem.title, "detail": problem.text}, problem.status, problem.headers)
         call: SiteCall = getattr(request.state, "call", None) or SiteCall(request)
@@ -233,7 +233,7 @@ class Site:
         response.set_cookie(COOKIE, cookie, lifetime, httponly=True, samesite="lax", secure=self._https)
 
 
-def problem_of(error: Exception) -> PageError:
+def refusal_of(error: Exception) -> PageError:
     """The page about an operation that was refused or that failed; a failure of the database is logged."""
     if isinstance(error, PageError):
         return error
