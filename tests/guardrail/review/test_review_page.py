@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from guardrail import Guardrail
 from guardrail.__main__ import main
 from guardrail.errors import UsageError
 from guardrail.judges import canonical_calls
-from guardrail.review import Candidate, Content, ReviewStore, ask_reviewer
+from guardrail.review import Candidate, Content, Decision, ReviewStore, ask_reviewer
 from guardrail.review.web.accounts import Accounts, add_token
 from guardrail.review.web.app import review_app
 from guardrail.testing import ScriptedChat, make_artifact
@@ -76,6 +77,55 @@ def lease_of(text: str) -> str:
     return match[1]
 
 
+class Desk:
+    """A reviewer who has taken an item with this content."""
+
+    def __init__(self, site: Starlette, store: ReviewStore, content: Content, name: str = "ann") -> None:
+        self._store, self.item = store, store.enqueue(content)
+        self.path = f"/items/{self.item.id}"
+        self.client = Client(site).sign_in(name)
+        self.client.post(f"{self.path}/claim")
+        self.page = self.client.get(self.path)[1]
+        self.lease = lease_of(self.page)
+
+    def decide(self, **form: str) -> tuple[int, str]:
+        return self.client.post(f"{self.path}/decide", lease=self.lease, **form)
+
+    @property
+    def state(self) -> str:
+        return self._store.item(self.item.id).state
+
+    @property
+    def decision(self) -> Decision:
+        return decision_of(self._store, self.item.id)
+
+    @property
+    def edited(self) -> Candidate:
+        """The candidate of the edit."""
+        assert self.decision.candidate is not None
+        return self.decision.candidate
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """Answers that have a button on the page, with what the button posts."""
+        keys = {}
+        for row in (row for row in self.page.split("<li>") if 'name="choice"' in row):
+            text, value = re.search(r'answer-text".*?>(.*?)</div>', row, re.DOTALL), re.search(r'value="([^"]+)"', row)
+            assert text is not None
+            assert value is not None
+            keys[unescape(text[1])] = value[1]
+        assert len(keys) == self.page.count('name="choice"')
+        return keys
+
+
+Take = Callable[..., Desk]
+
+
+@pytest.fixture
+def take(site: Starlette, store: ReviewStore) -> Take:
+    return partial(Desk, site, store)
+
+
 def test_a_review_without_javascript(store: ReviewStore, site: Starlette) -> None:
     item = store.enqueue(held_back())
     ann = Client(site).sign_in("ann")
@@ -95,23 +145,16 @@ def test_a_review_without_javascript(store: ReviewStore, site: Starlette) -> Non
     assert "Edited by ann" in ann.get(f"/items/{item.id}")[1]
 
 
-def test_edited_tool_calls(store: ReviewStore, site: Starlette) -> None:
+def test_edited_tool_calls(take: Take) -> None:
     call = {"name": "transfer", "arguments": {"amount": 5, "text": "For Ann", "days": [1], "to": "\u202ebob"}}
-    item = store.enqueue(held_back(candidate={"tool_calls": [call]}, kind="tool_call"))
-    ann = Client(site).sign_in("ann")
-    ann.post(f"/items/{item.id}/claim")
-    page = ann.get(f"/items/{item.id}")[1]
-    assert '<dt>amount</dt><dd class="pre">5</dd><dt>text</dt><dd class="pre">For Ann</dd>' in page
-    lease = lease_of(page)
+    desk = take(held_back(candidate={"tool_calls": [call]}, kind="tool_call"))
+    assert '<dt>amount</dt><dd class="pre">5</dd><dt>text</dt><dd class="pre">For Ann</dd>' in desk.page
     for wrong in ("{", "4o", "4 euros"):
-        status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **{"argument:0:0": wrong})
+        status, text = desk.decide(action="edit", **{"argument:0:0": wrong})
         assert (status, "amount must be a number" in text) == (400, True)
-    four = {"argument:0:0": "4", "argument:0:1": "For Ann\r\nand Bob", "argument:0:2": ""}
-    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **four)
-    decision = decision_of(store, item.id)
-    assert decision.candidate is not None
+    desk.decide(action="edit", **{"argument:0:0": "4", "argument:0:1": "For Ann\r\nand Bob", "argument:0:2": ""})
     arguments = {"amount": 4, "text": "For Ann\nand Bob", "to": "\u202ebob"}
-    assert decision.candidate.tool_calls == (ToolCall(name="transfer", arguments=arguments),)
+    assert desk.edited.tool_calls == (ToolCall(name="transfer", arguments=arguments),)
 
 
 REFUND: dict[str, Any] = {
@@ -139,30 +182,20 @@ def a_refund(**changes: Any) -> Content:
     )  # fmt: skip
 
 
-def test_the_form_of_a_call_follows_the_tools_schema(store: ReviewStore, site: Starlette) -> None:
+def test_the_form_of_a_call_follows_the_tools_schema(take: Take) -> None:
     """A support employee reads no JSON: numbers, choices and lists have fields of their own, also those left out."""
-    item = store.enqueue(a_refund())
-    ann, _, lease = claimed(site, item.id)
-    page = ann.get(f"/items/{item.id}")[1]
+    desk = take(a_refund())
     for shown in (
         *(">order id</label>", '>Amount <span class="soft">in euros</span></label>', ">where to</span>"),
         "one on each line",
         *('inputmode="decimal" autocomplete="off" value="40"', '<option value="&#34;late&#34;" selected>late</option>'),
         *('<option value="">(left out)</option>', '<option value="true">yes</option>', "shirt\nhat</textarea>"),
     ):  # fmt: skip
-        assert shown in page, shown
-    form = dict(re.findall(r'<label for="(argument:0:\d)">(\w+)', page))
-    fields = {label: name for name, label in form.items()}
-    edited = {
-        fields["Amount"]: "12.5",
-        fields["notify"]: "true",
-        fields["lines"]: "shirt\r\n\r\n",
-        fields["reason"]: '"broken"',
-    }
-    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **edited)
-    decision = decision_of(store, item.id)
-    assert decision.candidate is not None
-    assert decision.candidate.tool_calls[0].arguments == {
+        assert shown in desk.page, shown
+    fields = {label: name for name, label in re.findall(r'<label for="(argument:0:\d)">(\w+)', desk.page)}
+    edited = {"Amount": "12.5", "notify": "true", "lines": "shirt\r\n\r\n", "reason": '"broken"'}
+    desk.decide(action="edit", **{fields[label]: text for label, text in edited.items()})
+    assert desk.edited.tool_calls[0].arguments == {
         **{"order_id": "A-17", "amount": 12.5, "reason": "broken", "lines": ["shirt"], "notify": True}
     }
 
@@ -176,15 +209,12 @@ def test_the_form_of_a_call_follows_the_tools_schema(store: ReviewStore, site: S
         ("argument:0:2", '"stolen"', "reason: &#39;stolen&#39; is not one of"),
     ],
 )
-def test_an_edit_that_the_tool_would_refuse_consumes_nothing(
-    store: ReviewStore, site: Starlette, field: str, value: str, why: str
-) -> None:
-    item = store.enqueue(a_refund())
-    ann, _, lease = claimed(site, item.id)
-    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **{field: value})
+def test_an_edit_that_the_tool_would_refuse_consumes_nothing(take: Take, field: str, value: str, why: str) -> None:
+    desk = take(a_refund())
+    status, text = desk.decide(action="edit", **{field: value})
     assert (status, why in text) == (400, True), text
-    assert store.item(item.id).state == "claimed"
-    assert ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")[0] == 303, "the lease still holds"
+    assert desk.state == "claimed"
+    assert desk.decide(action="approve")[0] == 303, "the lease still holds"
 
 
 @pytest.mark.parametrize(
@@ -197,19 +227,16 @@ def test_an_edit_that_the_tool_would_refuse_consumes_nothing(
     ],
 )
 def test_what_does_not_fit_the_tool_is_shown_and_stays_unless_it_is_changed(
-    store: ReviewStore, site: Starlette, given: dict[str, Any], shown: str, sent: dict[str, str]
+    take: Take, given: dict[str, Any], shown: str, sent: dict[str, str]
 ) -> None:
     """A form that turned null into a text, or 40 into "40", would record that the model was wrong."""
-    item = store.enqueue(a_refund(**given))
-    ann, _, lease = claimed(site, item.id)
-    assert shown in ann.get(f"/items/{item.id}")[1]
-    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **sent)
-    assert decision_of(store, item.id).action == "approve"
+    desk = take(a_refund(**given))
+    assert shown in desk.page
+    desk.decide(action="edit", **sent)
+    assert desk.decision.action == "approve"
 
 
-def test_a_schema_of_a_stranger_neither_breaks_the_page_nor_sends_it_anywhere(
-    store: ReviewStore, site: Starlette
-) -> None:
+def test_a_schema_of_a_stranger_neither_breaks_the_page_nor_sends_it_anywhere(take: Take) -> None:
     """Tools of an MCP server describe themselves."""
     loop = {"anyOf": [{"$ref": "#/$defs/A"}]}
     for schema in (
@@ -217,22 +244,19 @@ def test_a_schema_of_a_stranger_neither_breaks_the_page_nor_sends_it_anywhere(
         {"properties": {"amount": {"$ref": "http://169.254.169.254/latest"}}},
         {"type": "money"},
     ):
-        item = store.enqueue(a_refund().model_copy(update={"schemas": {"refund": schema}}))
-        ann, _, lease = claimed(site, item.id)
-        assert ann.get(f"/items/{item.id}")[0] == 200
-        status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **{"argument:0:1": "41"})
+        desk = take(a_refund().model_copy(update={"schemas": {"refund": schema}}))
+        status, text = desk.decide(action="edit", **{"argument:0:1": "41"})
         assert (status, "the schema of the tool cannot be used" in text) == (400, True)
 
 
-def test_two_calls_of_one_step_say_what_a_decision_does_to_each(store: ReviewStore, site: Starlette) -> None:
+def test_two_calls_of_one_step_say_what_a_decision_does_to_each(take: Take) -> None:
     calls: list[dict[str, Any]] = [{"name": name, "arguments": {}} for name in ("refund", "mail", "close")]
-    item = store.enqueue(held_back(kind="tool_call", candidate={"tool_calls": calls}, edits="arguments", fixed=(1,)))
-    page = Client(site).sign_in("ann").get(f"/items/{item.id}")[1]
-    assert "<b>mail</b> needs no decision: it runs also if you reject." in page
-    assert "one decision is about all of them" in page
+    desk = take(held_back(kind="tool_call", candidate={"tool_calls": calls}, edits="arguments", fixed=(1,)))
+    assert "<b>mail</b> needs no decision: it runs also if you reject." in desk.page
+    assert "one decision is about all of them" in desk.page
 
 
-def test_the_conversation_is_in_words(store: ReviewStore, site: Starlette) -> None:
+def test_the_conversation_is_in_words(take: Take) -> None:
     """Nobody untrained reads JSON; what a tool returned decides most refunds."""
     talk = (
         {"role": "human", "content": "Refund A-17."},
@@ -240,7 +264,7 @@ def test_the_conversation_is_in_words(store: ReviewStore, site: Starlette) -> No
         {"role": "tool", "content": json.dumps({"total": 40.5, "paid": True, "lines": [{"sku": "hat"}], "note": None})},
         {"role": "tool", "content": "no such order {"},
     )
-    page = Client(site).sign_in("ann").get(f"/items/{store.enqueue(held_back(messages=talk)).id}")[1]
+    page = take(held_back(messages=talk)).page
     for shown in (
         *("<b>User</b>", "<b>Result of the tool</b>", 'calls <b>order</b><dl class="arguments"><dt>id</dt>'),
         *('<dt>total</dt><dd class="pre">40.5</dd><dt>paid</dt><dd class="pre">yes</dd>', "no such order {"),
@@ -261,76 +285,40 @@ def test_the_conversation_is_in_words(store: ReviewStore, site: Starlette) -> No
         ({}, "A decision is final.", "stands for a character"),
     ],
 )
-def test_a_support_employee_need_not_guess(
-    store: ReviewStore, site: Starlette, changes: dict[str, Any], shown: str, missing: str
-) -> None:
-    page = claimed(site, store.enqueue(held_back(**changes)).id)[0].get("/items/" + store.items()[0].id)[1]
+def test_a_support_employee_need_not_guess(take: Take, changes: dict[str, Any], shown: str, missing: str) -> None:
+    page = take(held_back(**changes)).page
     assert (shown in page, missing in page) == (True, False)
 
 
 @pytest.mark.parametrize("text", ["Virginia Woolf", "two\nlines\n", "\r\nold\rlines\r\n", " x", "NUL\0"])
-def test_an_edit_that_changes_nothing_approves(store: ReviewStore, site: Starlette, text: str) -> None:
+def test_an_edit_that_changes_nothing_approves(take: Take, text: str) -> None:
     """As an edit it would teach that the candidate is wrong."""
-    item = store.enqueue(held_back(answer=text))
-    ann, _, lease = claimed(site, item.id)
+    desk = take(held_back(answer=text))
     sent = text.replace("\0", "\ufffd").replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\r\n")
-    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", edited=sent, note="looked it up")
-    decision = decision_of(store, item.id)
-    assert (decision.action, decision.note, decision.outcome(item.content)) == (
-        "approve",
-        "looked it up",
-        item.content.candidate,
-    )
+    desk.decide(action="edit", edited=sent, note="looked it up")
+    decision, judged = desk.decision, desk.item.content
+    assert (decision.action, decision.note, decision.outcome(judged)) == ("approve", "looked it up", judged.candidate)
 
 
 @pytest.mark.parametrize(
     ("edited", "amount", "action"), [("Done.", 5, "approve"), ("Done.", 4, "edit"), ("", 5, "edit")]
 )
 def test_an_edit_of_calls_counts_where_the_call_or_the_text_beside_it_is_another(
-    store: ReviewStore, site: Starlette, edited: str, amount: int, action: str
+    take: Take, edited: str, amount: int, action: str
 ) -> None:
     call = {"name": "transfer", "arguments": {"to": "Ann", "amount": 5.0}}
-    item = store.enqueue(held_back(candidate={"text": "Done.", "tool_calls": [call]}, kind="tool_call"))
-    ann, _, lease = claimed(site, item.id)
-    fields = {"edited": edited, "argument:0:0": "Ann", "argument:0:1": f"{amount}"}
-    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **fields)
-    decision = decision_of(store, item.id)
-    assert decision.action == action
+    desk = take(held_back(candidate={"text": "Done.", "tool_calls": [call]}, kind="tool_call"))
+    desk.decide(action="edit", edited=edited, **{"argument:0:0": "Ann", "argument:0:1": f"{amount}"})
+    assert desk.decision.action == action
 
 
-def test_an_edit_that_changes_nothing_is_refused_where_nothing_can_be_approved(
-    store: ReviewStore, site: Starlette
-) -> None:
-    item = store.enqueue(held_back(allowed=("edit", "reject")))
-    ann, _, lease = claimed(site, item.id)
-    edit = {"lease": lease, "action": "edit", "edited": "Virginia Woolf"}
-    status, text = ann.post(f"/items/{item.id}/decide", **edit)
-    assert (status, "Nothing was edited" in text) == (422, True)
-    assert store.item(item.id).decision is None
+def test_an_edit_that_changes_nothing_is_refused_where_nothing_can_be_approved(take: Take) -> None:
+    desk = take(held_back(allowed=("edit", "reject")))
+    status, text = desk.decide(action="edit", edited="Virginia Woolf")
+    assert (status, "Nothing was edited" in text, desk.state) == (422, True, "claimed")
 
 
 # -- another answer of the list ------------------------------------------------------------------------------------
-
-
-def choices(page: str) -> dict[str, str]:
-    """Answers that have a button on the page, with what the button posts."""
-    rows = [row for row in page.split("<li>") if 'name="choice"' in row]
-    keys = {}
-    for row in rows:
-        text, value = re.search(r'answer-text".*?>(.*?)</div>', row, re.DOTALL), re.search(r'value="([^"]+)"', row)
-        assert text is not None
-        assert value is not None
-        keys[unescape(text[1])] = value[1]
-    assert len(keys) == page.count('name="choice"')
-    return keys
-
-
-def claimed(site: Starlette, item: str, name: str = "ann") -> tuple[Client, dict[str, str], str]:
-    """A reviewer who took the item, what they can choose, and their lease."""
-    client = Client(site).sign_in(name)
-    client.post(f"/items/{item}/claim")
-    page = client.get(f"/items/{item}")[1]
-    return client, choices(page), lease_of(page)
 
 
 SAID = '<b>E. M.</b> Forster & "co"\nor  so'
@@ -346,8 +334,12 @@ def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, sit
         while not (waiting := store.items(["pending"])):
             wait([reply], timeout=0.01)
             assert not reply.done(), reply.result()
-        ann, offered, lease = claimed(site, waiting[0].id)
-        posted = ann.post(f"/items/{waiting[0].id}/decide", lease=lease, choice=offered[SAID], note="looked it up")
+        ann = Client(site).sign_in("ann")
+        ann.post(f"/items/{waiting[0].id}/claim")
+        page = ann.get(f"/items/{waiting[0].id}")[1]
+        key = hashlib.sha256(SAID.encode()).hexdigest()[:32]
+        assert f'name="choice" value="{key}"' in page
+        posted = ann.post(f"/items/{waiting[0].id}/decide", lease=lease_of(page), choice=key, note="looked it up")
         assert posted[0] == 303
         message = reply.result(timeout=60)
     assert message.content == SAID
@@ -359,59 +351,58 @@ def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, sit
     assert "Forster &amp; &#34;co&#34;" in ann.get(f"/items/{waiting[0].id}")[1]
 
 
-def test_only_what_is_on_the_items_own_list_can_be_chosen(store: ReviewStore, site: Starlette) -> None:
-    item = store.enqueue(held_back(alternatives=(("", 0.5), ("Forster", 0.5)), candidate_set=None))
-    other = store.enqueue(held_back(alternatives=(("Stein", 1.0),), candidate_set=None))
-    ann, offered, lease = claimed(site, item.id)
-    _, elsewhere, _ = claimed(site, other.id)
-    assert list(offered) == ["Forster"]
+def test_only_what_is_on_the_items_own_list_can_be_chosen(take: Take) -> None:
+    desk = take(held_back(alternatives=(("", 0.5), ("Forster", 0.5)), candidate_set=None))
+    elsewhere = take(held_back(alternatives=(("Stein", 1.0),), candidate_set=None), "bob").choices
+    assert list(desk.choices) == ["Forster"]
     empty = hashlib.sha256(b"").hexdigest()[:32]
-    for choice in ("9", "-1", "Forster", "x" * 32, empty, elsewhere["Stein"], offered["Forster"].upper()):
-        status, text = ann.post(f"/items/{item.id}/decide", lease=lease, choice=choice)
+    for choice in ("9", "-1", "Forster", "x" * 32, empty, elsewhere["Stein"], desk.choices["Forster"].upper()):
+        status, text = desk.decide(choice=choice)
         assert (status, "not on the list" in text) == (422, True), choice
-    assert store.item(item.id).decision is None
+    assert desk.state == "claimed"
 
 
-def test_choosing_needs_the_lease_and_a_form_of_ours(store: ReviewStore, site: Starlette, now: list[float]) -> None:
-    item = store.enqueue(held_back(), expires_in=1000)
-    path = f"/items/{item.id}/decide"
+def test_choosing_needs_the_lease_and_a_form_of_ours(
+    store: ReviewStore, site: Starlette, take: Take, now: list[float]
+) -> None:
+    desk = take(held_back())
+    form = {"lease": desk.lease, "choice": desk.choices["E. M. Forster"]}
     bob = Client(site).sign_in("bob")
-    assert choices(bob.get(f"/items/{item.id}")[1]) == {}
-    ann, offered, lease = claimed(site, item.id)
-    forster = offered["E. M. Forster"]
-    assert choices(bob.get(f"/items/{item.id}")[1]) == {}
+    assert 'name="choice"' not in bob.get(desk.path)[1]
     for token in ("", "0" * 32):
-        assert bob.post(path, lease=token, choice=forster)[0] == 409
-    foreign = {"Sec-Fetch-Site": "cross-site"}
-    assert ann.ask("POST", path, {"lease": lease, "choice": forster}, **foreign)[0] == 403
-    assert Client(site).ask("POST", path, {"lease": lease, "choice": forster})[0] == 303
+        assert bob.post(f"{desk.path}/decide", **{**form, "lease": token})[0] == 409
+    assert desk.client.ask("POST", f"{desk.path}/decide", form, **{"Sec-Fetch-Site": "cross-site"})[0] == 403
     now[0] += 61
-    assert store.claim("bob", item=item.id) is not None
-    status, text = ann.post(path, lease=lease, choice=forster)
+    assert store.claim("bob", item=desk.item.id) is not None
+    status, text = desk.decide(choice=form["choice"])
     assert (status, "You do not hold this item" in text) == (409, True)
-    now[0] += 1000
-    status, text = ann.post(path, lease=lease, choice=forster)
+    store.cancel(desk.item.id)
+    status, text = desk.decide(choice=form["choice"])
     assert (status, "Too late" in text) == (410, True)
-    assert store.item(item.id).decision is None
 
 
-@pytest.mark.parametrize("kind", ["audit", "tool_call"])
-def test_nothing_leans_a_label_towards_the_score(store: ReviewStore, site: Starlette, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["audit", "to label", "tool_call"])
+def test_nothing_leans_a_label_towards_the_score(take: Take, kind: str) -> None:
     """A reviewer who sees "90 %" beside the call agrees with it, and the calibration learns the model's opinion."""
     call = {"name": "refund", "arguments": {"amount": 40}}
     others = ((canonical_calls([ToolCall.model_validate(call)]), 0.9), ("Forster", 0.1))
     collected = {"verdict": {**verdict(), "record": "r1"}, "candidate": {"tool_calls": [call]}, "alternatives": others}
-    audited = {"allowed": ("approve", "edit", "reject")}
-    item = store.enqueue(held_back(kind=kind, **(audited if kind == "audit" else collected)))
-    ann, offered, lease = claimed(site, item.id)
-    page = ann.get(f"/items/{item.id}")[1]
-    assert offered == {}
-    for hint in ("percent", "All of the model", "Likely answers", "Why it was", "Make this call", "1.36"):
-        assert hint not in page
-    ann.post(f"/items/{item.id}/decide", lease=lease, choice=hashlib.sha256(b"Forster").hexdigest()[:32])
-    assert store.item(item.id).decision is None, "nothing is chosen from a list that is not shown"
-    ann.post(f"/items/{item.id}/decide", lease=lease, action="reject")
-    assert "s, with their shares" in ann.get(f"/items/{item.id}")[1]
+    audited = {"kind": "audit", "allowed": ("approve", "edit", "reject")}
+    contents = {
+        "audit": held_back(**audited),
+        "to label": held_back(**audited, verdict=None, candidate_set=None),
+        "tool_call": held_back(kind="tool_call", **collected),
+    }
+    desk = take(contents[kind])
+    for hint in (
+        *("percent", "All of the model", "Likely answers", "Why it was", "Make this call", "1.36", 'class="answers"'),
+        *("with their shares", 'data-key="1"', 'class="approve"', 'class="reject"'),
+    ):
+        assert hint not in desk.page
+    desk.decide(choice=hashlib.sha256(b"Forster").hexdigest()[:32])
+    assert desk.state == "claimed", "nothing is chosen from a list that is not shown"
+    desk.decide(action="reject")
+    assert "s, with their shares" in desk.client.get(desk.path)[1]
 
 
 def test_the_list_names_the_tool_and_its_arguments(store: ReviewStore, site: Starlette) -> None:
@@ -425,45 +416,35 @@ def test_the_list_names_the_tool_and_its_arguments(store: ReviewStore, site: Sta
     assert shown in unescape(Client(site).sign_in("ann").get("/")[1])
 
 
-def test_an_agent_is_told_why_its_call_is_rejected_and_nobody_else(store: ReviewStore, site: Starlette) -> None:
+def test_an_agent_is_told_why_its_call_is_rejected_and_nobody_else(take: Take) -> None:
     call = {"tool_calls": [{"name": "refund", "arguments": {"amount": 40}}]}
-    agents = store.enqueue(held_back(kind="tool_call", candidate=call, edits="arguments"))
-    guards = store.enqueue(held_back(kind="tool_call", candidate=call))
-    ann, _, lease = claimed(site, agents.id)
-    assert "Reject and tell the agent why" in ann.get(f"/items/{agents.id}")[1]
-    ann.post(f"/items/{agents.id}/decide", lease=lease, action="reject", reason="already paid", note="see order")
-    decision = decision_of(store, agents.id)
+    agents = take(held_back(kind="tool_call", candidate=call, edits="arguments"))
+    assert "Reject and tell the agent why" in agents.page
+    agents.decide(action="reject", reason="already paid", note="see order")
+    decision = agents.decision
     assert (decision.action, decision.text, decision.note) == ("reject", "already paid", "see order")
-    ann, _, lease = claimed(site, guards.id)
-    assert "tell the agent" not in ann.get(f"/items/{guards.id}")[1]
-    assert ann.post(f"/items/{guards.id}/decide", lease=lease, action="reject", reason="already paid")[0] == 400
-    assert store.item(guards.id).decision is None
+    guards = take(held_back(kind="tool_call", candidate=call))
+    assert "tell the agent" not in guards.page
+    assert guards.decide(action="reject", reason="already paid")[0] == 400
+    assert guards.state == "claimed"
 
 
-def test_another_call_of_the_same_tool(store: ReviewStore, site: Starlette) -> None:
-    def call(name: str, **arguments: Any) -> ToolCall:
-        return ToolCall(name=name, arguments=arguments)
-
-    five, four, balance = call("transfer", amount=5), call("transfer", amount=4), call("balance")
-    others = tuple((canonical_calls([call]), 0.25) for call in (five, four, balance))
+def test_another_call_of_the_same_tool(take: Take) -> None:
+    five, four = (ToolCall(name="transfer", arguments={"amount": amount}) for amount in (5, 4))
+    others = tuple((canonical_calls([call]), 0.25) for call in (five, four, ToolCall(name="balance", arguments={})))
     candidate = {"tool_calls": [five.model_dump()]}
     answers = (*others, ("It is done.", 0.25))
-    item = store.enqueue(held_back(candidate=candidate, kind="tool_call", alternatives=answers, candidate_set=None))
-    ann, offered, lease = claimed(site, item.id)
+    desk = take(held_back(candidate=candidate, kind="tool_call", alternatives=answers, candidate_set=None))
     amounts = [f'<dl class="arguments"><dt>amount</dt><dd class="pre">{amount}</dd></dl>' for amount in (5, 4)]
-    assert list(offered) == [f"<b>transfer</b>{amount}" for amount in amounts]
-    ann.post(f"/items/{item.id}/decide", lease=lease, choice=list(offered.values())[1])
-    decision = decision_of(store, item.id)
-    assert decision.candidate is not None
-    assert (decision.action, decision.candidate.tool_calls) == ("edit", (four,))
+    assert list(desk.choices) == [f"<b>transfer</b>{amount}" for amount in amounts]
+    desk.decide(choice=list(desk.choices.values())[1])
+    assert (desk.decision.action, desk.edited.tool_calls) == ("edit", (four,))
 
 
 @pytest.mark.parametrize("fields", [{}, {"action": "maybe"}, {"action": "respond"}, {"action": "edit", "edited": " "}])
-def test_incomplete_decisions_change_nothing(store: ReviewStore, site: Starlette, fields: dict[str, str]) -> None:
-    item = store.enqueue(held_back())
-    ann, _, lease = claimed(site, item.id)
-    assert ann.post(f"/items/{item.id}/decide", lease=lease, **fields)[0] == 422
-    assert store.item(item.id).decision is None
+def test_incomplete_decisions_change_nothing(take: Take, fields: dict[str, str]) -> None:
+    desk = take(held_back())
+    assert (desk.decide(**fields)[0], desk.state) == (422, "claimed")
 
 
 def test_only_who_signed_in_sees_anything(store: ReviewStore, site: Starlette) -> None:
@@ -478,17 +459,14 @@ def test_only_who_signed_in_sees_anything(store: ReviewStore, site: Starlette) -
     assert nobody.get("/health") == (200, '{"status":"ok"}')
 
 
-def test_only_admins_see_the_trail_and_take_back(store: ReviewStore, site: Starlette) -> None:
-    item = store.enqueue(held_back())
-    ann, eve = Client(site).sign_in("ann"), Client(site).sign_in("eve")
-    ann.post(f"/items/{item.id}/claim")
-    lease = lease_of(ann.get(f"/items/{item.id}")[1])
-    assert ann.get("/trail")[0] == 403
-    assert ann.post(f"/items/{item.id}/take-back")[0] == 403
+def test_only_admins_see_the_trail_and_take_back(take: Take, site: Starlette) -> None:
+    desk, eve = take(held_back()), Client(site).sign_in("eve")
+    assert desk.client.get("/trail")[0] == 403
+    assert desk.client.post(f"{desk.path}/take-back")[0] == 403
     assert "claimed" in eve.get("/trail")[1]
-    assert "ann is reviewing this" in eve.get(f"/items/{item.id}")[1]
-    assert eve.post(f"/items/{item.id}/take-back")[0] == 303
-    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")
+    assert "ann is reviewing this" in eve.get(desk.path)[1]
+    assert eve.post(f"{desk.path}/take-back")[0] == 303
+    status, text = desk.decide(action="approve")
     assert (status, "You do not hold this item" in text) == (409, True)
 
 
@@ -523,24 +501,21 @@ def test_another_sites_form_is_refused(store: ReviewStore, https: bool, sender: 
     assert store.item(item.id).state == ("claimed" if status == 303 else "pending")
 
 
-def test_renewing(store: ReviewStore, site: Starlette, now: list[float]) -> None:
-    item = store.enqueue(held_back())
-    ann, _, lease = claimed(site, item.id)
+def test_renewing(store: ReviewStore, take: Take, now: list[float]) -> None:
+    desk = take(held_back())
     now[0] += 50
-    status, text = ann.post(f"/items/{item.id}/renew", lease=lease)
+    status, text = desk.client.post(f"{desk.path}/renew", lease=desk.lease)
     assert (status, json.loads(text)["until"]) == (200, now[0] + 60)
     now[0] += 70
-    assert store.claim("bob", item=item.id) is not None
-    fields = {"lease": lease}
-    status, text = ann.ask("POST", f"/items/{item.id}/renew", fields, Accept="application/json")
+    assert store.claim("bob", item=desk.item.id) is not None
+    status, text = desk.client.ask("POST", f"{desk.path}/renew", {"lease": desk.lease}, Accept="application/json")
     assert (status, json.loads(text)["error"]) == (409, "You do not hold this item")
 
 
-def test_the_latest_turns_are_open_and_earlier_ones_folded(store: ReviewStore, site: Starlette) -> None:
+def test_the_latest_turns_are_open_and_earlier_ones_folded(take: Take) -> None:
     """Nobody decides about "the second one" without the turn that lists them; a long talk does not bury the answer."""
     talk = tuple({"role": "human", "content": f"turn {place}."} for place in range(9))
-    item = store.enqueue(held_back(messages=({"role": "system", "content": "rules"}, *talk)))
-    page = Client(site).sign_in("ann").get(f"/items/{item.id}")[1]
+    page = take(held_back(messages=({"role": "system", "content": "rules"}, *talk))).page
     assert "<summary>3 earlier messages</summary>" in page
     folded = [fold.split("</details>")[0] for fold in page.split("<details>")[1:]]
     assert ["rules" in part for part in folded][:2] == [True, False]
@@ -548,40 +523,32 @@ def test_the_latest_turns_are_open_and_earlier_ones_folded(store: ReviewStore, s
     assert all(f"turn {place}." in page for place in range(9))
 
 
-def test_no_character_turns_the_text_around(store: ReviewStore, site: Starlette) -> None:
+def test_no_character_turns_the_text_around(take: Take) -> None:
     """A reviewer approved "pay 50 to bob", shown by an override from a text that says otherwise."""
     turned, shown = "pay \u202ebob ot 05\u2066", "pay \\u202ebob ot 05\\u2066"
     talk = ({"role": "human", "content": turned}, {"role": "ai", "content": "", "tool_calls": [{"name": turned}]})
-    content = held_back(turned, turned, alternatives=((turned, 1.0),), messages=talk, metadata={turned: turned})
-    item = store.enqueue(content)
-    ann = Client(site).sign_in("ann")
-    ann.post(f"/items/{item.id}/claim")
-    for path in ("/", "/history?q=pay", f"/items/{item.id}"):
-        page = ann.get(path)[1]
+    desk = take(held_back(turned, turned, alternatives=((turned, 1.0),), messages=talk, metadata={turned: turned}))
+    for path in ("/", "/history?q=pay", desk.path):
+        page = desk.client.get(path)[1]
         assert shown in page
         assert "\u202e" not in page
         assert "\u2066" not in page
     field = unescape(re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", page, flags=re.DOTALL)[0])
     assert field == "pay bob ot 05", "an edit starts from what can be seen"
-    ann.post(f"/items/{item.id}/decide", lease=lease_of(page), action="edit", edited=field)
-    decided = decision_of(store, item.id)
-    assert decided.candidate == Candidate(text=field), "the override is gone, so this is not what was judged"
+    desk.decide(action="edit", edited=field)
+    assert desk.edited == Candidate(text=field), "the override is gone, so this is not what was judged"
 
 
-def test_arguments_to_edit_keep_their_value_though_no_character_turns_them(store: ReviewStore, site: Starlette) -> None:
+def test_arguments_to_edit_keep_their_value_though_no_character_turns_them(take: Take) -> None:
     call = {"name": "pay", "arguments": {"to": "\u202ebob"}}
-    item = store.enqueue(held_back(kind="tool_call", candidate={"tool_calls": [call]}))
-    ann = Client(site).sign_in("ann")
-    ann.post(f"/items/{item.id}/claim")
-    page = ann.get(f"/items/{item.id}")[1]
-    assert "\u202e" not in page
-    field = unescape(re.findall(r'<textarea id="argument:0:0".*?>\n(.*?)</textarea>', page, flags=re.DOTALL)[0])
-    ann.post(f"/items/{item.id}/decide", lease=lease_of(page), action="edit", **{"argument:0:0": field})
-    decided = decision_of(store, item.id)
-    assert decided.action == "approve"
+    desk = take(held_back(kind="tool_call", candidate={"tool_calls": [call]}))
+    assert "\u202e" not in desk.page
+    field = unescape(re.findall(r'<textarea id="argument:0:0".*?>\n(.*?)</textarea>', desk.page, flags=re.DOTALL)[0])
+    desk.decide(action="edit", **{"argument:0:0": field})
+    assert desk.decision.action == "approve"
 
 
-def test_hostile_text_is_text(store: ReviewStore, site: Starlette) -> None:
+def test_hostile_text_is_text(take: Take) -> None:
     content = held_back(
         HOSTILE,
         HOSTILE,
@@ -590,17 +557,16 @@ def test_hostile_text_is_text(store: ReviewStore, site: Starlette) -> None:
         metadata={HOSTILE: HOSTILE},
         verdict={**verdict(), "detail": HOSTILE, "guarantee": HOSTILE},
     )
-    item = store.enqueue(content)
-    eve, _, lease = claimed(site, item.id, "eve")
-    for path in ("/", f"/items/{item.id}", "/trail"):
-        text = eve.get(path)[1]
+    desk = take(content, "eve")
+    for path in ("/", desk.path, "/trail"):
+        text = desk.client.get(path)[1]
         assert "<script>" not in text
         assert "<img" not in text
         assert 'href="javascript' not in text
         assert " 49 " not in text
-    eve.post(f"/items/{item.id}/decide", lease=lease, action="respond", text=HOSTILE.replace("\x00", ""), note=HOSTILE)
-    for path in ("/history", f"/items/{item.id}"):
-        assert "<script>" not in eve.get(path)[1]
+    desk.decide(action="respond", text=HOSTILE.replace("\x00", ""), note=HOSTILE)
+    for path in ("/history", desk.path):
+        assert "<script>" not in desk.client.get(path)[1]
 
 
 def test_headers(site: Starlette) -> None:
@@ -620,13 +586,10 @@ def test_headers(site: Starlette) -> None:
     assert client.headers["cache-control"] == "no-store"
 
 
-def test_pages_hold_no_inline_code(store: ReviewStore, site: Starlette) -> None:
-    item = store.enqueue(held_back())
-    eve = Client(site).sign_in("eve")
-    eve.post(f"/items/{item.id}/claim")
-    for path in ("/", "/history", "/trail", f"/items/{item.id}"):
-        text = eve.get(path)[1]
-        assert not re.search(r"\sstyle=|\son\w+=|<style|<script(?! src=)", text)
+def test_pages_hold_no_inline_code(take: Take) -> None:
+    desk = take(held_back(), "eve")
+    for path in ("/", "/history", "/trail", desk.path):
+        assert not re.search(r"\sstyle=|\son\w+=|<style|<script(?! src=)", desk.client.get(path)[1])
 
 
 def test_a_proxys_headers_change_nothing(store: ReviewStore) -> None:
@@ -679,27 +642,18 @@ def test_a_broken_form_is_not_logged(site: Starlette, caplog: pytest.LogCaptureF
     assert [record for record in caplog.records if record.name.startswith("guardrail")] == [], "anybody could fill it"
 
 
-def test_a_body_of_unknown_length_is_refused(site: Starlette) -> None:
-    assert in_process(site).post("/sign-in", content=iter([b"a"])).status_code == 411
-
-
 def test_a_database_that_fails_is_a_page_that_says_so(
-    store: ReviewStore, site: Starlette, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: ReviewStore, take: Take, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    item = store.enqueue(held_back())
-    ann, _, lease = claimed(site, item.id)
+    desk = take(held_back())
 
     def fails(*_: object, **__: object) -> None:
         raise OperationalError("SELECT ...", {"content": "the patient is called Erna"}, Exception("server closed"))
 
     for operation in ("item", "items", "decide"):
         monkeypatch.setattr(store, operation, fails)
-    decision = {"lease": lease, "action": "approve"}
-    for status, text in (
-        ann.get("/"),
-        ann.get(f"/items/{item.id}"),
-        ann.ask("POST", f"/items/{item.id}/decide", decision),
-    ):
+    ann = desk.client
+    for status, text in (ann.get("/"), ann.get(desk.path), desk.decide(action="approve")):
         assert (status, "The database does not answer." in text) == (503, True)
         assert ann.headers["retry-after"] == "30"
         assert "Erna" not in text
@@ -736,15 +690,12 @@ def test_a_search_finds_tickets_keys_and_texts(store: ReviewStore, site: Starlet
     assert Client(site).get("/history?q=order")[0] != 200, "only for reviewers"
 
 
-def test_large_forms_are_refused(store: ReviewStore, site: Starlette) -> None:
-    item = store.enqueue(held_back())
-    ann, _, lease = claimed(site, item.id)
-    assert ann.post("/next", note="x" * 64_001)[0] == 413
-    decide = {"lease": lease, "action": "respond"}
-    status, text = ann.post(f"/items/{item.id}/decide", text="x" * 16_000_001, **decide)
-    assert (status, "16 MB" in text) == (413, True)
-    assert store.item(item.id).decision is None
-    assert ann.post(f"/items/{item.id}/decide", text="x" * 2_000_000, **decide)[0] == 303
+def test_large_forms_are_refused(take: Take) -> None:
+    desk = take(held_back())
+    assert desk.client.post("/next", note="x" * 64_001)[0] == 413
+    status, text = desk.decide(action="respond", text="x" * 16_000_001)
+    assert (status, "16 MB" in text, desk.state) == (413, True, "claimed")
+    assert desk.decide(action="respond", text="x" * 2_000_000)[0] == 303
 
 
 def test_the_queue_has_pages(store: ReviewStore, site: Starlette) -> None:
@@ -767,14 +718,12 @@ def test_the_queue_has_pages(store: ReviewStore, site: Starlette) -> None:
         assert "Question 0?" in ann.get(f"/?page={page}")[1]
 
 
-def test_a_broken_audited_answer_can_be_called_right(store: ReviewStore, site: Starlette) -> None:
+def test_a_broken_audited_answer_can_be_called_right(take: Take) -> None:
     broken: dict[str, Any] = {"candidate_set": None, "alternatives": (), "candidate": {"text": "Caf\ud83d"}}
-    item = store.enqueue(held_back(kind="audit", allowed=("approve", "edit", "reject"), **broken))
-    ann, _, lease = claimed(site, item.id)
-    page = ann.get(f"/items/{item.id}")[1]
-    assert "stands for a character that could not be read or stored" in page
-    assert "cannot be approved" not in page
-    assert ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")[0] == 303
+    desk = take(held_back(kind="audit", allowed=("approve", "edit", "reject"), **broken))
+    assert "stands for a character that could not be read or stored" in desk.page
+    assert "cannot be approved" not in desk.page
+    assert desk.decide(action="approve")[0] == 303
 
 
 def test_strange_paths(store: ReviewStore, site: Starlette) -> None:
@@ -818,24 +767,6 @@ def to_label(question: str = "2 + 2?") -> Content:
     )
 
 
-def test_a_label_is_blind_and_the_samples_appear_after_it(store: ReviewStore, site: Starlette) -> None:
-    item = store.enqueue(to_label())
-    browser = Client(site).sign_in("ann")
-    browser.post(f"/items/{item.id}/claim")
-    text = browser.get(f"/items/{item.id}")[1]
-    assert "answer to judge" in text
-    assert "audit" not in text.replace("tag audit", "").replace("Audit trail", "")
-    hints = ("Why it was", "%", "percent", 'class="answers"', "with their shares", 'data-key="1"')
-    for hint in (*hints, 'class="approve"', 'class="reject"'):
-        assert hint not in text
-    browser.post(f"/items/{item.id}/decide", lease=lease_of(text), action="reject")
-    decision = decision_of(store, item.id)
-    assert decision.action == "reject"
-    decided = browser.get(f"/items/{item.id}")[1]
-    assert "All of the model&#39;s answers, with their shares" in decided
-    assert "60 %" in decided
-
-
 def test_one_key_decides_and_opens_the_next(store: ReviewStore, site: Starlette) -> None:
     held = store.enqueue(held_back())
     first, second = (store.enqueue(to_label(question)) for question in ("1 + 1?", "2 + 2?"))
@@ -874,43 +805,33 @@ def test_one_key_decides_and_opens_the_next(store: ReviewStore, site: Starlette)
         ({"kind": "tool_call"}, "the caller gets exactly this call"),
     ],
 )
-def test_the_page_says_what_a_decision_does(
-    store: ReviewStore, site: Starlette, changes: dict[str, Any], says: str
-) -> None:
+def test_the_page_says_what_a_decision_does(take: Take, changes: dict[str, Any], says: str) -> None:
     """Who sees the page for the first time does not know what becomes of a rejected call."""
-    item = store.enqueue(held_back(**changes))
-    ann, _, _ = claimed(site, item.id)
-    page = ann.get(f"/items/{item.id}")[1]
+    page = take(held_back(**changes)).page
     assert says in page
     assert (">Right <kbd>" in page) == (changes.get("kind") == "audit")
 
 
-def test_the_user_and_the_agent_are_answered_in_two_fields(store: ReviewStore, site: Starlette) -> None:
+def test_the_user_and_the_agent_are_answered_in_two_fields(take: Take) -> None:
     """A text for the customer in the agent's field would become the result of a tool."""
     call = Candidate(tool_calls=(ToolCall(name="refund", arguments={"order": "1"}),))
     allowed: Any = ("approve", "reject", "respond", "answer")
-    item = store.enqueue(Content(question="", kind="tool_call", candidate=call, edits="arguments", allowed=allowed))
-    ann, _, lease = claimed(site, item.id)
-    page = ann.get(f"/items/{item.id}")[1]
-    assert "the agent takes this for what the tool returned" in page
-    assert "the user gets exactly this text; the call is not made" in page
-    ann.post(f"/items/{item.id}/decide", lease=lease, action="answer", text="It is closed.")
-    decision = decision_of(store, item.id)
-    assert (decision.action, decision.text) == ("answer", "It is closed.")
-    assert "Answered the user by ann" in ann.get(f"/items/{item.id}")[1]
+    desk = take(Content(question="", kind="tool_call", candidate=call, edits="arguments", allowed=allowed))
+    assert "the agent takes this for what the tool returned" in desk.page
+    assert "the user gets exactly this text; the call is not made" in desk.page
+    desk.decide(action="answer", text="It is closed.")
+    assert (desk.decision.action, desk.decision.text) == ("answer", "It is closed.")
+    assert "Answered the user by ann" in desk.client.get(desk.path)[1]
 
 
-def test_items_without_the_usual(store: ReviewStore, site: Starlette) -> None:
-    bare = store.enqueue(Content(question="", allowed=("reject", "respond")))
-    eve = Client(site).sign_in("eve")
-    eve.post(f"/items/{bare.id}/claim")
-    text = eve.get(f"/items/{bare.id}")[1]
-    assert "The model gave no answer." in text
-    assert 'value="approve"' not in text
-    assert 'value="respond"' in text
+def test_items_without_the_usual(take: Take) -> None:
+    page = take(Content(question="", allowed=("reject", "respond"))).page
+    assert "The model gave no answer." in page
+    assert 'value="approve"' not in page
+    assert 'value="respond"' in page
 
 
-# -- items -------------------------------------------------------------------------------------------------------------
+# -- accounts ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_session_ends_after_twelve_hours_and_outlives_a_restart(
@@ -983,53 +904,50 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert (account.name, account.role) == ("ann", "admin")
 
 
-def test_a_decision_that_was_not_carried_out_says_so(store: ReviewStore, site: Starlette) -> None:
+def test_a_decision_that_was_not_carried_out_says_so(store: ReviewStore, take: Take) -> None:
     """Karl read "Approved by karl" about a call that was never made: the customer had gone on without it."""
-    item, other = store.enqueue(a_refund()), store.enqueue(a_refund())
-    ann, _, lease = claimed(site, item.id)
-    ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")
-    assert "Not carried out" not in ann.get(f"/items/{item.id}")[1]
+    desk = take(a_refund())
+    desk.decide(action="approve")
+    ann = desk.client
+    assert "Not carried out" not in ann.get(desk.path)[1]
     assert "not carried out" not in ann.get("/history")[1]
-    store.note_event("not_carried_out", {"reason": "The conversation went on."}, item=item.id)
-    assert "<b>Not carried out.</b> The conversation went on." in ann.get(f"/items/{item.id}")[1]
+    store.note_event("not_carried_out", {"reason": "The conversation went on."}, item=desk.item.id)
+    assert "<b>Not carried out.</b> The conversation went on." in ann.get(desk.path)[1]
     assert '<span class="tag reject">not carried out</span><span>The conversation went on.' in ann.get("/history")[1]
-    assert '<span class="tag reject">not carried out</span>' in ann.get(f"/history?q={item.id}")[1]
-    _, _, lease = claimed(site, other.id)
-    store.cancel(other.id, why="The conversation went on.")  # known before the decision
-    assert "The conversation went on." in ann.get(f"/items/{other.id}")[1]
-    status, text = ann.post(f"/items/{other.id}/decide", lease=lease, action="respond", text="My words")
+    assert '<span class="tag reject">not carried out</span>' in ann.get(f"/history?q={desk.item.id}")[1]
+    other = take(a_refund())
+    store.cancel(other.item.id, why="The conversation went on.")  # known before the decision
+    assert "The conversation went on." in other.client.get(other.path)[1]
+    status, text = other.decide(action="respond", text="My words")
     assert (status, "The conversation went on." in text) == (410, True)
-    assert 'href="/items/' + other.id in text, "back to the item"
+    assert f'href="{other.path}' in text, "back to the item"
     assert "My words" in text, "what was written can be copied"
 
 
-def test_the_page_binds_a_lease_to_the_account(store: ReviewStore, site: Starlette) -> None:
-    item = store.enqueue(held_back())
-    _, _, lease = claimed(site, item.id)
-    bob = Client(site).sign_in("bob")
+def test_the_page_binds_a_lease_to_the_account(store: ReviewStore, take: Take, site: Starlette) -> None:
+    desk, bob = take(held_back()), Client(site).sign_in("bob")
     for path in ("decide", "renew", "release"):
-        status, text = bob.post(f"/items/{item.id}/{path}", lease=lease, action="approve")
+        status, text = bob.post(f"{desk.path}/{path}", lease=desk.lease, action="approve")
         assert (status, "is ann&#39;s, not bob&#39;s" in text) == (409, True), text
-    assert store.item(item.id).holder == "ann"
+    assert store.item(desk.item.id).holder == "ann"
 
 
-def test_what_was_typed_stays_where_it_was_typed(store: ReviewStore, site: Starlette) -> None:
+def test_what_was_typed_stays_where_it_was_typed(take: Take) -> None:
     """The pattern of a schema read like a fault of the program, and the error page led away from the edit."""
     order = {"type": "string", "pattern": r"^[A-Z]\d+$", "examples": ["A17"]}
     schema = {**REFUND, "properties": {**REFUND["properties"], "order_id": order}}
-    item = store.enqueue(a_refund(order_id="A17").model_copy(update={"schemas": {"refund": schema}}))
-    ann, _, lease = claimed(site, item.id)
+    desk = take(a_refund(order_id="A17").model_copy(update={"schemas": {"refund": schema}}))
     sent = {"argument:0:0": "b-18", "argument:0:2": '"broken"', "note": "asked twice", "action": "edit"}
-    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, **sent)
+    status, text = desk.decide(**sent)
     assert (status, "order_id: b-18 must look like the pattern ^[A-Z]\\d+$, such as A17" in text) == (400, True), text
     assert "\nb-18</textarea>" in text
     assert 'value="&#34;broken&#34;" selected' in text
     assert 'name="note" maxlength="2000" autocomplete="off" value="asked twice"' in text
     assert '<details class="way" data-key="e" open>' in text
-    assert lease_of(text) == lease
+    assert lease_of(text) == desk.lease
 
 
-def test_the_page_explains_the_tool_the_shares_and_the_reason(store: ReviewStore, site: Starlette) -> None:
+def test_the_page_explains_the_tool_the_shares_and_the_reason(take: Take) -> None:
     """A support employee had to guess them."""
     above = Verdict(
         accepted=False,
@@ -1049,8 +967,7 @@ def test_the_page_explains_the_tool_the_shares_and_the_reason(store: ReviewStore
             "verdict": above.shown(),
         }
     )
-    item = store.enqueue(content)
-    page = claimed(site, item.id)[0].get(f"/items/{item.id}")[1]
+    page = take(content).page
     assert '<b>refund</b> <span class="soft">Pay an order back.</span>' in page
     assert "All of the model&#39;s calls, with their shares" in page
     assert '<span class="percent">20 %</span>' in page
@@ -1063,13 +980,12 @@ def test_the_page_explains_the_tool_the_shares_and_the_reason(store: ReviewStore
     assert "amount 5," in content.calls_in_words()
 
 
-def test_a_decision_about_a_call_without_an_artifact_is_a_label(store: ReviewStore, site: Starlette) -> None:
+def test_a_decision_about_a_call_without_an_artifact_is_a_label(take: Take) -> None:
     says = "The calibration learns from your decision"
     guarantee = {"guarantee": "None: nothing was calibrated."}
     for record, labels in ((None, False), ("r1", True)):
         stored = {**verdict(), "record": record, **guarantee}
-        item = store.enqueue(a_refund().model_copy(update={"verdict": stored}))
-        page = claimed(site, item.id)[0].get(f"/items/{item.id}")[1]
+        page = take(a_refund().model_copy(update={"verdict": stored})).page
         assert (says in page) == labels
         assert ("these decisions become the calibration" in page) == labels
         assert ("None: nothing was calibrated." in page) != labels
