@@ -179,9 +179,10 @@ class AskReviewer(_Hook):
     wrote. After "reject", or without a decision in time, the abstention message is returned. The reply's
     ``response_metadata["review"]`` names ticket and action.
 
-    Without a key nobody else can wait for an item, so it is closed when its call ends, for any reason. With a key it
-    stays open until its deadline, ``wait`` seconds after the last call that asked for it, even if callers are cancelled
-    or give up earlier. A call after the decision gets the decision.
+    Without a key nobody else can wait for an item, so it is closed when its call ends. With a key it stays open until
+    its deadline, ``wait`` seconds after the last call that asked for it, even if callers are cancelled or give up
+    earlier; so does an item whose call is cancelled while it is being added. A call after the decision gets the
+    decision.
 
     Attributes:
         wait: Seconds to wait, at most ten years. After that the item is closed, because nobody waits for a decision.
@@ -200,35 +201,22 @@ class AskReviewer(_Hook):
             abstention: The abstention.
             kept: The message with the items of the answer that are kept; the decided answer has them, too.
         """
-        until, queue = time.monotonic() + self.wait, partial(self._enqueue, abstention)
-        adding = list[asyncio.Future[Item | None]]()  # goes on if the call is cancelled meanwhile
-        item: Item | None = None
-
-        async def aqueue() -> Item | None:
-            adding.append(asyncio.ensure_future(asyncio.to_thread(queue)))
-            return await asyncio.shield(adding[0])
-
-        async def aclose() -> None:
-            (added,) = await asyncio.gather(adding[0], return_exceptions=True)
-            if isinstance(added, Item):
-                await asyncio.to_thread(self._stop_waiting, added)
+        until = time.monotonic() + self.wait
+        item: Item | None = yield computation(partial(self._enqueue, abstention), slow=True)
+        if item is None:
+            return None
+        close = partial(self._stop_waiting, item)
 
         async def begin_to_close() -> None:
             # A database that hangs must not delay the cancellation; closing then goes on in the background.
-            await asyncio.wait({asyncio.ensure_future(aclose())}, timeout=_GRACE)
-
-        def close() -> Decision | None:
-            return None if item is None else self._stop_waiting(item)
+            await asyncio.wait({asyncio.ensure_future(asyncio.to_thread(close))}, timeout=_GRACE)
 
         try:
-            item = yield Effect(queue, aqueue)
-            if item is None:
-                return None
             decision = yield from self.store.waiting(item.id, until - time.monotonic())
         except GeneratorExit:  # interrupted between two effects
             close()
             raise
-        except BaseException:  # cancelled, perhaps while it was being queued
+        except BaseException:  # cancelled
             yield Effect(close, begin_to_close)
             raise
         return _reply(item, decision or (yield computation(close, slow=True)))
