@@ -45,8 +45,8 @@ TRANSFER = {
 WAVES = ("Virginia Woolf", "Katherine Mansfield", "E. M. Forster", "Henry James")
 
 
-def held_back(candidate: Candidate) -> dict[str, Any]:
-    """Return the stored verdict of a gate that holds a candidate back."""
+def held_back(candidate: Candidate) -> Verdict:
+    """Return the verdict of a gate that holds a candidate back."""
     return Verdict(
         accepted=False,
         reason=Reason.ABOVE_THRESHOLD,
@@ -57,7 +57,7 @@ def held_back(candidate: Candidate) -> dict[str, Any]:
         basis=Basis.SAMPLES,
         artifact="",
         candidate=Sample(text=candidate.text, tool_calls=candidate.tool_calls),
-    ).shown()
+    )
 
 
 def an_answer() -> Content:

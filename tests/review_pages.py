@@ -15,8 +15,11 @@ from guardrail.plain_json import sha256_hex
 from guardrail.review import Candidate, CandidateSet, Content, Decision, Lease, ReviewStore
 from guardrail.review.web.accounts import Account, Accounts, Role
 from guardrail.review.web.app import server_of
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Basis, Reason, Uncertainty
+from guardrail.verdict import Verdict
 
-__all__ = ["HOSTILE", "OURS", "accounts", "claim", "decision_of", "held_back", "in_process", "served"]
+__all__ = ["HOSTILE", "OURS", "accounts", "claim", "decision_of", "held_back", "in_process", "served", "verdict"]
 
 ROLES: dict[str, Role] = {"ann": "reviewer", "bob": "reviewer", "eve": "admin", "zendesk": "system", "jira": "system"}
 """The accounts of tests; the token of ann is ``ann-token-0123456789ab``."""
@@ -46,16 +49,20 @@ def accounts() -> Accounts:
     return _Known()
 
 
-def verdict(value: float = 1.36, threshold: float = 0.61) -> dict[str, Any]:
-    """Return the fields of a gate's verdict that the page reads."""
-    return {
-        "accepted": value <= threshold,
-        "detail": f"Held back: semantic_entropy {value} > {threshold} nats, the threshold calibrated for 10% error "
-        "among answers given. The model's own answers disagree too much.",
-        "uncertainty": {"value": value, "unit": "nats", "estimator": "semantic_entropy"},
-        "threshold": threshold,
-        "guarantee": "Among the answers that are given, at most 10% are wrong, with 90% confidence.",
+def verdict(value: float = 1.36, **changes: Any) -> Verdict:
+    """Return the verdict of a gate at 0.61 nats."""
+    values: dict[str, Any] = {
+        "accepted": False,
+        "reason": Reason.ABOVE_THRESHOLD,
+        "uncertainty": Uncertainty(value=value, unit="nats", estimator="discrete_semantic_entropy"),
+        "threshold": 0.61,
+        "alpha": 0.1,
+        "outcome": make_artifact(ScriptedChat(), threshold=0.61).outcome,
+        "basis": Basis.SAMPLES,
+        "artifact": "",
+        "candidate": None,
     }
+    return Verdict(**{**values, **changes})
 
 
 def held_back(question: str = "Who wrote The Waves?", answer: str = "Virginia Woolf", **changes: Any) -> Content:

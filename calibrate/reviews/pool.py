@@ -204,11 +204,10 @@ def read_reviews(
         progress(done, max(done, total))
         if since is not None and item.created < since:
             continue
-        if (item.content.verdict or {}).get("artifact") not in digests:
+        verdict = item.content.verdict
+        if verdict is None or verdict.artifact not in digests:
             others += 1
             continue
-        verdict = item.content.parsed_verdict()
-        assert verdict is not None, "it has an artifact"
         if item.content.kind != "audit" and _keeps_some(verdict):  # only the items that were held back were decided
             partial += 1
         else:

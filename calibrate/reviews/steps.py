@@ -73,7 +73,7 @@ def reviews_of_store(store: ReviewStore, records: Mapping[str, Record]) -> tuple
     items_of: defaultdict[str, list[Item]] = defaultdict(list)
     others = 0
     for item in all_items(store):
-        name = str((item.content.verdict or {}).get("record"))
+        name = "" if item.content.verdict is None else item.content.verdict.record or ""
         decided_about = item.content.kind in ("tool_call", ANSWER) and item.content.candidate is not None
         if decided_about and name in records and records[name].messages is not None:
             items_of[name].append(item)

@@ -72,15 +72,7 @@ def content_of(
         candidates: Calibrated list of candidates to show.
         metadata: Stored with the item.
         schemas: JSON schema of the arguments of each tool, by its name; see `Content.schemas`.
-
-    Raises:
-        UnstorableError: The verdict is nested too deeply to be written.
     """
-    try:
-        verdict_fields = verdict.shown()
-    except ValueError as error:
-        cause = str(error).rpartition("ValueError: ")[2]  # behind the name of the serializer that met it
-        raise UnstorableError(f"this verdict cannot be stored: {cause}.") from error
     answer = verdict.candidate
     judged = None if answer is None else Candidate.of(answer)
     if judged is None:
@@ -93,7 +85,7 @@ def content_of(
         messages=tuple(plain_turns(messages)),
         kind=kind or ("tool_call" if called else "answer"),
         candidate=judged,
-        verdict=verdict_fields,
+        verdict=verdict,
         alternatives=verdict.alternatives,
         candidate_set=None if candidates is None else candidates.select(verdict),
         allowed=tuple(allowed),

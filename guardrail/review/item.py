@@ -18,7 +18,7 @@ from ..plain_json import json_fault
 from ..types import Frozen, Sample, ToolCall
 from ..verdict import Verdict
 from .candidates import CandidateSet
-from .errors import ReviewError, UnstorableError
+from .errors import UnstorableError
 from .limits import without_surrogates
 
 __all__ = [
@@ -83,8 +83,8 @@ class Content(Frozen):
     """Kind of the item."""
     candidate: Candidate | None = None
     """The judged candidate; None if the model failed, so that it cannot be approved."""
-    verdict: dict[str, Any] | None = None
-    """``Verdict.shown()``: the verdict as data, with its reason and promise in words."""
+    verdict: Verdict | None = None
+    """The verdict of the guard; None for an answer that a person judges for a calibration."""
     alternatives: tuple[tuple[str, float], ...] = ()
     """Other answers of the model with their share among its samples, most frequent first."""
     candidate_set: CandidateSet | None = None
@@ -144,7 +144,7 @@ class Content(Frozen):
 
         Until it is made nothing may hint at the score, or labels lean towards it.
         """
-        return self.kind == "audit" or (self.verdict is not None and self.verdict.get("record") is not None)
+        return self.kind == "audit" or (self.verdict is not None and self.verdict.record is not None)
 
     def calls_in_words(self, *, texts: bool = True) -> str:
         """The candidate's tool calls in one line, such as ``refund: order A-17, amount 40``; empty without calls.
@@ -180,20 +180,6 @@ class Content(Frozen):
                     "Reject the others to stop here."
                 )
         return None
-
-    def parsed_verdict(self) -> Verdict | None:
-        """The verdict as a value, or None for an item without a verdict.
-
-        Raises:
-            ReviewError: It cannot be read.
-        """
-        try:
-            return None if self.verdict is None else Verdict.from_stored(self.verdict)
-        except ValidationError as error:
-            raise ReviewError(
-                f"the verdict of this item cannot be read ({problem_of(error)}). Upgrade acrc-guardrail to the version "
-                "that stored it."
-            ) from error
 
 
 def plain_number(value: Any) -> Any:

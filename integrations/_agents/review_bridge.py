@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from guardrail.plain_json import canonical_json, sha256_hex
-from guardrail.verdict import AbstainedError, UnmeasuredError
+from guardrail.verdict import AbstainedError, UnmeasuredError, Verdict
 
 from .calls import call_subject
 from .decisions import checked
@@ -210,7 +210,7 @@ def content_of(request: Mapping[str, Any]) -> Content:
         messages=tuple(request["messages"]),
         kind=kind,
         candidate=shown,
-        verdict=verdict,
+        verdict=Verdict.from_stored(verdict),
         alternatives=tuple((answer["text"], answer["share"]) for answer in request["alternatives"]),
         allowed=allowed,
         edits="text" if kind == "answer" else "arguments",

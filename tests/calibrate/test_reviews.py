@@ -50,6 +50,7 @@ from tests.calibrate.reviewing import (
     simulated,
     verdict_of,
 )
+from tests.review_pages import verdict
 
 
 @pytest.fixture
@@ -384,7 +385,7 @@ def test_a_call_that_a_person_replaced_by_something_else_was_wrong(tmp_path: Pat
     with ReviewStore(tmp_path / "reviews.db") as store:
         shown = Candidate(text="", tool_calls=(call,))
         store.enqueue(Content(question="q", kind="tool_call", candidate=shown, allowed=("approve", "edit"),
-                              edits="any", verdict={"record": asked.id}))  # fmt: skip
+                              edits="any", verdict=verdict(record=asked.id)))  # fmt: skip
         claimed = store.claim("ann")
         assert claimed is not None
         store.decide(claimed, Decision(action="edit", reviewer="ann", candidate=instead))

@@ -337,7 +337,7 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: Review
     assert (item.content.kind, item.content.fixed, item.content.edits) == ("tool_call", (0,), "arguments")
     assert item.content.messages == ({"role": "human", "content": "Send Bob 5."},)
     assert item.content.metadata["conversation"] == "0123456789abcdef" * 2
-    shown = item.content.parsed_verdict()
+    shown = item.content.verdict
     assert shown is not None
     assert (shown.uncertainty.value, shown.artifact) == (1.5, OTHER)
 
@@ -377,7 +377,7 @@ def test_items_and_decisions_are_there_and_the_queue_goes_on(store: ReviewStore)
         "ann",
     )
     assert [(item.path, item.action) for item in decided.decision.items] == [("/total", "edit"), ("/due", "reject")]
-    shown = decided.content.parsed_verdict()
+    shown = decided.content.verdict
     assert shown is not None
     assert [item.kept for item in shown.items] == [True, False, False]
     assert (claimed.holder, claimed.content.edits, claimed.content.fixed) == ("jörg", "arguments", (0,))

@@ -134,6 +134,8 @@ class Api:
         # A reviewer's note is for reviewers: a system gets of a decision what the callback has.
         hidden = dict.fromkeys(("id", "number", "callback", "lease_until"), True)
         shown = item.model_dump(mode="json", exclude={**hidden, "decision": {"note"}})
+        if item.content.verdict is not None:
+            shown["content"]["verdict"] = item.content.verdict.shown()
         if item.content.blind and item.decision is None:
             shown["content"] |= {"alternatives": [], "candidate_set": None, "verdict": None}
             for each in shown["content"].get("items", ()):

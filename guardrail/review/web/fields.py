@@ -248,7 +248,7 @@ def _lines(text: str) -> int:
 
 def rows_of(content: Content) -> list[FieldRow]:
     """The items of an item's candidate, in order. Of a label the page hides their support and the other values."""
-    samples = () if content.verdict is None else content.verdict.get("samples", ())
+    samples = () if content.verdict is None else content.verdict.samples
     documents = [_document(text) for text in samples]
     candidate, judged = content.candidate, None
     if candidate is not None:

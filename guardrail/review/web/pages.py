@@ -126,7 +126,8 @@ class Pages:
     def _item(self, call: SiteCall, problem: PageError | None = None) -> Response:
         """One item; after a decision that was refused, with the reason and with what the person wrote."""
         item = self._store.item(call.item)
-        why, numbers = _why(item.content)
+        verdict = item.content.verdict
+        why, numbers = ("", "") if verdict is None else reviewers_reason(verdict)
         return self._site.page(
             call,
             "item.html",
@@ -215,17 +216,6 @@ def _typed(call: SiteCall, name: str, otherwise: Any) -> Any:
     """The text of a form that was refused; otherwise what the form starts from."""
     sent = call.sent(name)
     return otherwise if sent is None else sent
-
-
-def _why(content: Content) -> tuple[str, str]:
-    """Why the item is here, in words, and the numbers behind it."""
-    if content.verdict is None:
-        return "", ""
-    try:
-        verdict = content.parsed_verdict()
-    except ReviewError:  # of another version, or of another program
-        verdict = None
-    return (str(content.verdict.get("detail", "")), "") if verdict is None else reviewers_reason(verdict)
 
 
 def _decision(call: SiteCall, item: Item) -> Decision:

@@ -89,7 +89,7 @@ def test_the_reviewer_sees_what_was_judged_and_nothing_is_sampled_again(store: R
     content = reviewed[0].content
     assert content.question == QUESTION
     assert [message["role"] for message in content.messages] == ["human", "ai", "human"]
-    verdict = content.parsed_verdict()
+    verdict = content.verdict
     assert verdict is not None
     assert verdict.candidate is not None
     assert content.candidate == Candidate(text=verdict.candidate.text) == Candidate(text=str(reply.content))

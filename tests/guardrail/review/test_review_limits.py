@@ -287,5 +287,5 @@ def test_a_guard_abstains_where_its_answer_cannot_be_queued(store: ReviewStore) 
             call.answer(given_out)
     assert store.items() == []
     assert {(event.what, event.detail["reason"]) for event in store.trail()} == {
-        ("not_queued", "this verdict cannot be stored: Maximum serialization depth exceeded.")
+        ("not_queued", "this content cannot be stored: it is nested too deeply.")
     }

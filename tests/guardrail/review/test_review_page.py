@@ -28,8 +28,7 @@ from guardrail.review import Candidate, Content, Decision, ReviewStore, ask_revi
 from guardrail.review.web.accounts import Accounts, add_token
 from guardrail.review.web.app import review_app
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Basis, Reason, ToolCall, Uncertainty
-from guardrail.verdict import Verdict
+from guardrail.types import ToolCall
 from tests.review_pages import HOSTILE, accounts, decision_of, held_back, in_process, verdict
 
 
@@ -386,12 +385,12 @@ def test_nothing_leans_a_label_towards_the_score(take: Take, kind: str) -> None:
     """A reviewer who sees "90 %" beside the call agrees with it, and the calibration learns the model's opinion."""
     call = {"name": "refund", "arguments": {"amount": 40}}
     others = ((canonical_calls([ToolCall.model_validate(call)]), 0.9), ("Forster", 0.1))
-    collected = {"verdict": {**verdict(), "record": "r1"}, "candidate": {"tool_calls": [call]}, "alternatives": others}
-    audited = {"kind": "audit", "allowed": ("approve", "edit", "reject")}
+    collected: dict[str, Any] = {"candidate": {"tool_calls": [call]}, "alternatives": others}
+    audited: dict[str, Any] = {"kind": "audit", "allowed": ("approve", "edit", "reject")}
     contents = {
         "audit": held_back(**audited),
         "to label": held_back(**audited, verdict=None, candidate_set=None),
-        "tool_call": held_back(kind="tool_call", **collected),
+        "tool_call": held_back(kind="tool_call", verdict=verdict(record="r1"), **collected),
     }
     desk = take(contents[kind])
     for hint in (
@@ -555,7 +554,7 @@ def test_hostile_text_is_text(take: Take) -> None:
         alternatives=((HOSTILE, 1.0),),
         messages=({"role": HOSTILE, "content": HOSTILE}, {"role": "ai", "content": HOSTILE, "tool_calls": [HOSTILE]}),
         metadata={HOSTILE: HOSTILE},
-        verdict={**verdict(), "detail": HOSTILE, "guarantee": HOSTILE},
+        verdict=verdict(samples=(HOSTILE,)),
     )
     desk = take(content, "eve")
     for path in ("/", desk.path, "/trail"):
@@ -949,22 +948,11 @@ def test_what_was_typed_stays_where_it_was_typed(take: Take) -> None:
 
 def test_the_page_explains_the_tool_the_shares_and_the_reason(take: Take) -> None:
     """A support employee had to guess them."""
-    above = Verdict(
-        accepted=False,
-        reason=Reason.ABOVE_THRESHOLD,
-        uncertainty=Uncertainty(value=1.5, unit="nats", estimator="discrete_semantic_entropy"),
-        threshold=0.5,
-        alpha=0.1,
-        outcome=make_artifact(ScriptedChat(), threshold=0.5).outcome,
-        basis=Basis.SAMPLES,
-        artifact="",
-        candidate=None,
-    )
     content = a_refund(amount=5.0).model_copy(
         update={
             "alternatives": (("No refund.", 0.2),),
             "schemas": {"refund": {**REFUND, "description": "Pay an order back.\nIn euros. Ask first."}},
-            "verdict": above.shown(),
+            "verdict": verdict(1.5),
         }
     )
     page = take(content).page
@@ -972,7 +960,7 @@ def test_the_page_explains_the_tool_the_shares_and_the_reason(take: Take) -> Non
     assert "All of the model&#39;s calls, with their shares" in page
     assert '<span class="percent">20 %</span>' in page
     assert "<p>The model&#39;s own answers disagree too much.</p>" in page
-    numbers = page.index("discrete_semantic_entropy 1.5 &gt; 0.5")
+    numbers = page.index("discrete_semantic_entropy 1.5 &gt; 0.61")
     assert numbers > page.index("<summary>Details</summary>")
     assert "hand the question to a person" not in page
     assert '<dt>Amount (in euros)</dt><dd class="pre">5</dd>' in page, "80 of what?"
@@ -982,10 +970,8 @@ def test_the_page_explains_the_tool_the_shares_and_the_reason(take: Take) -> Non
 
 def test_a_decision_about_a_call_without_an_artifact_is_a_label(take: Take) -> None:
     says = "The calibration learns from your decision"
-    guarantee = {"guarantee": "None: nothing was calibrated."}
     for record, labels in ((None, False), ("r1", True)):
-        stored = {**verdict(), "record": record, **guarantee}
-        page = take(a_refund().model_copy(update={"verdict": stored})).page
+        page = take(a_refund().model_copy(update={"verdict": verdict(record=record)})).page
         assert (says in page) == labels
         assert ("these decisions become the calibration" in page) == labels
-        assert ("None: nothing was calibrated." in page) != labels
+        assert (verdict().guarantee in unescape(page)) != labels

@@ -172,7 +172,7 @@ def test_the_queue_is_where_the_person_answers(store: Any) -> None:
     assert item.content.question == "anything"
     assert item.content.metadata["thread_id"] == "1"
     assert len(item.content.alternatives) == 4
-    verdict = item.content.parsed_verdict()
+    verdict = item.content.verdict
     assert verdict is not None
     assert verdict.accepted is False
     assert [queued_item.id for queued_item in bridge.enqueue(graph, CONFIG)] == [item.id]  # again: nothing new
@@ -479,7 +479,7 @@ def test_labels_are_of_a_conversation_also_where_what_differs_is_left_out(store:
 
 def test_the_stored_verdict_says_what_was_judged(store: Any) -> None:
     _, item = queued(store, transferring(5, 0, 1, 2, 3))
-    verdict = item.content.parsed_verdict()
+    verdict = item.content.verdict
     assert verdict is not None
     assert verdict.candidate is not None
     assert verdict.candidate.tool_calls == item.content.candidate.tool_calls

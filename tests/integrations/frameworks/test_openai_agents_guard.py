@@ -530,7 +530,7 @@ def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Pat
     file = read_records(records)
     (record,) = file.records
     assert item.content.verdict is not None
-    assert (record.id, record.group) == (item.content.verdict["record"], "Pay what I owe")
+    assert (record.id, record.group) == (item.content.verdict.record, "Pay what I owe")
     assert (file.header.plan.bindings, file.header.prompt.system) == (bank.bindings, "Be brief.")
     (step,), others = reviews_of_store(store, {record.id: record})
     assert (step.action, step.correct, step.reference) == ("edit", False, '[{"arguments":{"amount":7},"name":"pay"}]')
