@@ -205,26 +205,6 @@ def test_log_probabilities_are_given_or_refused(serve: Serve) -> None:
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-OTHER: dict[str, Any] = {
-    "n": 2, "max_tokens": 5, "max_completion_tokens": 5, "stop": "x",
-    "frequency_penalty": 1, "logit_bias": {"1": 2}, "reasoning_effort": "low", "store": True,
-    "parallel_tool_calls": False, "top_k": 3, "functions": [{"name": "add"}], "modalities": ["audio"],
-}  # fmt: skip
-
-
-def test_settings_other_than_the_calibrated_ones_are_refused(serve: Serve, endpoint: Held) -> None:
-    served = serve()
-    for name, value in OTHER.items():
-        reply = served.ask(**{name: value})
-        assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
-        assert reply.json()["error"].keys() == {"message", "type", "param", "code"}
-    for name in OTHER:  # of another type than OpenAI describes
-        for wrong in (7, {"x": 1}):
-            body: dict[str, Any] = {name: wrong}
-            assert served.ask(**body).status_code == 400
-    assert not endpoint.requests
-
-
 HABITS: dict[str, Any] = {"temperature": 0.7, "top_p": 0.5, "seed": 1, "max_tokens": 4096}
 
 

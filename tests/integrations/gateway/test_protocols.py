@@ -26,6 +26,42 @@ ASKED: dict[str, dict[str, Any]] = {
 TOOLS: dict[str, Any] = {"chat/completions": ADD, "responses": FUNCTION, "messages": TOOL}
 each = pytest.mark.parametrize("protocol", ASKED)
 
+CHAT: list[tuple[dict[str, Any], str]] = [
+    ({"messages": [{"role": "system", "content": "Be brief."}, USER]}, "messages"),
+    ({"messages": [USER, ANSWER, USER]}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]}, "messages"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, "messages"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
+    ({"messages": [{"content": "x"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": None}, "messages"),
+    ({"tools": [ADD]}, "tools"),
+    ({"tools": [5]}, "tools"),
+    ({"tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+    ({"tool_choice": 5}, "tool_choice"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": 5}}, "response_format"),
+    ({"response_format": 5}, "response_format"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"n": 2}, "n"),
+    ({"n": {"x": 1}}, "n"),
+    ({"max_tokens": 5}, "max_tokens"),
+    ({"max_tokens": {"x": 1}}, "max_tokens"),
+    ({"max_completion_tokens": 5}, "max_completion_tokens"),
+    ({"stop": "x"}, "stop"),
+    ({"stop": 7}, "stop"),
+    ({"frequency_penalty": 1}, "frequency_penalty"),
+    ({"logit_bias": {"1": 2}}, "logit_bias"),
+    ({"reasoning_effort": "low"}, "reasoning_effort"),
+    ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+    ({"functions": [{"name": "add"}]}, "functions"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"logprobs": True}, "logprobs"),
+    ({"top_k": 5}, "top_k"),
+    ({"store": True}, "store"),
+]
 RESPONSES: list[tuple[dict[str, Any], str]] = [
     ({"store": True}, "store"),
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
@@ -119,11 +155,13 @@ COMMON = "|".join(
     [r"\bresponse_format\b", r"\breasoning_effort\b", r"\bmax_completion_tokens\b", r"\btool_call_id\b", "chat"]
 )
 FOREIGN = {
+    "chat/completions": r"\bmax_output_tokens\b|\bstop_sequences\b",
     "responses": rf"{COMMON}|\bmessages\b|\bmax_tokens\b",
     "messages": rf"{COMMON}|\bstop=|\bparallel_tool_calls\b",
 }
-"""Names of chat completions that the other protocols spell differently."""
+"""Names that the other protocols spell differently."""
 OTHERS: list[tuple[str, dict[str, Any], str]] = [
+    *(("chat/completions", *row) for row in CHAT),
     *(("responses", *row) for row in RESPONSES),
     ("responses", {"input": [USER, ANSWER, USER]}, "input"),
     ("responses", {"instructions": "Be brief."}, "input"),

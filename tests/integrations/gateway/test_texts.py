@@ -15,45 +15,7 @@ from tests.integrations.gateway.conftest import MODEL, SURE, Serve
 PYTHON = re.compile(
     r"`|\('[^']*',|\b(guard|guardrail|calibrate|artifact|self)\.\w|\w\(|\w=[\"']|\w+Error\b|bindings_for|\bNone\b|<class"
 )
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 USER, ANSWER = {"role": "user", "content": SURE}, {"role": "assistant", "content": "Paris"}
-CHAT: list[dict[str, Any]] = [
-    {"messages": [{"role": "system", "content": "Be brief."}, USER]},
-    {"messages": [USER, ANSWER, USER]},
-    {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
-    {"messages": [{"role": "wizard", "content": "x"}]},
-    {"messages": [{"role": "tool", "content": "x"}]},
-    {"messages": [{"content": "x"}]},
-    {"messages": [{"role": "user", "content": [{"text": "x"}]}]},
-    {"messages": [{"role": "user", "content": 5}]},
-    {"messages": []},
-    {"messages": None},
-    {"tools": [TOOL]},
-    {"tools": [5]},
-    {"tools": [TOOL, TOOL], "tool_choice": "required"},
-    {"tool_choice": {"type": "function", "function": {"name": "g"}}},
-    {"tool_choice": 5},
-    {"tools": [TOOL], "tool_choice": "none"},
-    {"response_format": {"type": "json_object"}},
-    {"response_format": {"type": "json_schema", "json_schema": 5}},
-    {"response_format": 5},
-    {"temperature": "hot"},
-    {"n": 2},
-    {"logprobs": True},
-    {"top_k": 5},
-    {"store": True},
-]
-
-
-@pytest.mark.parametrize("fields", CHAT, ids=str)
-def test_a_refusal_speaks_http(serve: Serve, fields: dict[str, Any]) -> None:
-    reply = serve().http.post("/v1/chat/completions", json={"model": "support", "messages": [USER], **fields})
-    error = reply.json()["error"]
-    assert (reply.status_code, error["param"]) == (
-        400,
-        next(iter(fields)) if "tool_choice" not in fields else error["param"],
-    )
-    assert not PYTHON.search(error["message"]), error["message"]
 
 
 def test_a_refusal_of_other_turns_names_the_setting(serve: Serve) -> None:

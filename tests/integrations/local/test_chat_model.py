@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import tool
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -87,25 +87,6 @@ def test_n_answers_come_from_one_call() -> None:
         tiny_chat().generate([QUESTION], n=4)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_streaming_equals_invoke(seed: int) -> None:
-    chat = tiny_chat(temperature=1.0, top_p=0.95, max_tokens=24, logprobs=True)
-    whole = chat.invoke(QUESTION, seed=seed)
-    chunks = list(chat.stream(QUESTION, seed=seed))
-    joined = chunks[0]
-    for chunk in chunks[1:]:
-        joined += chunk
-    assert isinstance(joined, AIMessageChunk)
-    assert joined.content == whole.content
-    assert len([chunk for chunk in chunks if chunk.content]) > 5
-    assert joined.usage_metadata == whole.usage_metadata
-    assert joined.response_metadata["finish_reason"] == whole.response_metadata["finish_reason"]
-    streamed = joined.response_metadata["logprobs"]["content"]
-    assert [entry["token"] for entry in streamed] == [
-        e["token"] for e in whole.response_metadata["logprobs"]["content"]
-    ]
-
-
 @functools.cache
 def embedded_chat() -> TransformersChat:
     """Random weights under the shipped tokenizer, whose ids 2 to 6 are special without a role."""
@@ -122,22 +103,12 @@ def embedded_chat() -> TransformersChat:
 @settings(max_examples=25)
 def test_any_stream_equals_invoke(seed: int, stop: list[str]) -> None:
     chat = embedded_chat()
-    whole = chat.invoke(QUESTION, seed=seed, stop=stop)
-    chunks = list(chat.stream(QUESTION, seed=seed, stop=stop))
+    whole = chat.invoke(QUESTION, seed=seed, stop=stop, logprobs=True)
+    chunks = list(chat.stream(QUESTION, seed=seed, stop=stop, logprobs=True))
     assert "".join(str(chunk.content) for chunk in chunks) == whole.content
-    assert chunks[-1].response_metadata["finish_reason"] == whole.response_metadata["finish_reason"]
+    for name in ("finish_reason", "logprobs"):
+        assert chunks[-1].response_metadata[name] == whole.response_metadata[name]
     assert chunks[-1].usage_metadata == whole.usage_metadata
-
-
-def test_stop_strings_end_calls_and_streams_alike() -> None:
-    chat = tiny_chat(max_tokens=20)
-    free = str(chat.invoke(QUESTION).content)
-    stop = free[6:8]
-    message = chat.invoke(QUESTION, stop=[stop])
-    assert message.content == free.split(stop)[0].strip()
-    assert message.response_metadata["finish_reason"] == "stop"
-    assert "".join(str(chunk.content) for chunk in chat.stream(QUESTION, stop=[stop])) == message.content
-    assert tiny_chat(max_tokens=20, stop=[stop]).invoke(QUESTION).content == message.content
 
 
 def test_an_empty_stop_string_is_refused() -> None:
@@ -159,7 +130,10 @@ def test_one_stop_string_may_stand_alone() -> None:
         place for place in range(2, 40) if free[place + 1] in free[1:place] and free[place : place + 2].strip()
     )
     stop = free[place : place + 2]
-    assert chat.bind(stop=stop).invoke(QUESTION).content == free.split(stop)[0].strip()
+    message = chat.bind(stop=stop).invoke(QUESTION)
+    assert message.content == free.split(stop)[0].strip()
+    assert message.response_metadata["finish_reason"] == "stop"
+    assert tiny_chat(max_tokens=40, stop=[stop]).invoke(QUESTION).content == message.content
 
 
 def test_stop_token_ids_end_calls_streams_and_samples_alike() -> None:

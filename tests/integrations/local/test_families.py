@@ -23,7 +23,7 @@ from integrations._local.decoding import Decoder, Row, plain, uniforms
 from integrations._local.engine import DecodingRequest, Engine
 from integrations._local.self_check import Support, self_check
 from integrations.transformers_chat import TransformersChat
-from tests.integrations.conftest import byte_tokenizer, tiny_model
+from tests.integrations.conftest import FAMILIES, byte_tokenizer, tiny_model
 from tests.integrations.local.test_draw_samples import texts
 from tests.integrations.local.test_parity import forced_logprobs, generated
 from tests.integrations.local.tiny_families import (
@@ -80,6 +80,12 @@ def check_exact(model: Any, support: Support, lengths: Sequence[int]) -> None:
 )
 def test_ten_types(model_type: str) -> None:
     check_type(model_type, (5, 40))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_seven_families_beyond_their_windows(family: str) -> None:
+    """Otherwise an answer would depend on who else asks, and a score on a wrong cache."""
+    check_exact(tiny_model(family), Support(), (3, 12, 23))
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Decoded rows against plain ``generate`` and against teacher forcing, on every model family."""
+"""Decoded rows against plain ``generate`` and against teacher forcing; `test_families` has every model family."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from integrations._local.decoding import Continuation, Decoder, Row, plain, uniforms
-from tests.integrations.conftest import FAMILIES, tiny_model
+from tests.integrations.conftest import tiny_model
 
 # Longer than the sliding window of 8, of three lengths, so that padding and windows meet.
 PROMPTS = [[7, 3, 9, 30, 31, 32, 5, 77, 78, 79, 80, 2], [5, 5, 200], list(range(40, 63))]
@@ -41,36 +41,12 @@ def decoded(model: Any, prompts: list[list[int]], rows: list[Row], order: list[i
     return Decoder(plain(model), prompts, rows, order).run()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_equals_generate_token_by_token(family: str) -> None:
-    """Otherwise the answer that a reader gets would depend on who else asks."""
-    model = tiny_model(family)
-    expected = [generated(model, prompt, 20) for prompt in PROMPTS]
-    batched = decoded(model, PROMPTS, [Row(20)] * 3, [0, 1, 2])
-    assert [result.ids for result in batched] == expected
-    assert len({token for ids in expected for token in ids}) > 5, "the model repeats itself: parity would prove little"
-    for prompt, ids in zip(PROMPTS, expected, strict=True):
-        assert decoded(model, [prompt], [Row(20)], [0])[0].ids == ids
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_logprobs_of_samples_equal_teacher_forcing(family: str) -> None:
-    """Scores are made of them: those of a wrong cache would certify another model."""
-    model = tiny_model(family)
-    order = [0, 0, 1, 2, 2]
-    rows = [Row(14, 1.5, 0.9 if place % 2 else 1.0, uniforms(place, 1, 14)[0]) for place in range(5)]
-    results = decoded(model, PROMPTS, rows, order)
-    for prompt, result in zip(order, results, strict=True):
-        assert result.logprobs == pytest.approx(forced_logprobs(model, PROMPTS[prompt], result.ids), abs=2e-4)
-    assert results[0].ids != results[1].ids
-
-
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_rows_that_end_leave_the_batch_and_change_nothing(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
-    """Rows of very different lengths: the batch becomes smaller several times on the way."""
+    """Rows of very different lengths and of all kinds: the batch becomes smaller several times on the way."""
     model = tiny_model(family)
-    lengths = [1, 2, 3, 4, 9, 20]
-    rows = [Row(length, 1.0, 1.0, uniforms(place, 1, 20)[0]) for place, length in enumerate(lengths)]
+    lengths, kinds = [1, 2, 3, 4, 9, 20], [(1.0, 1.0), (0.0, 1.0), (1.5, 0.8)]
+    rows = [Row(length, *kinds[place % 3], uniforms(place, 1, 20)[0]) for place, length in enumerate(lengths)]
     widths: list[int] = []
     choose = Decoder._choose
 

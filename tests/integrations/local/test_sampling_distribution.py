@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from integrations._local import decoding
 from integrations._local.decoding import Decoder, Row, choose_tokens, plain, uniforms
-from tests.integrations.conftest import COMMON, tiny_model
+from tests.integrations.conftest import COMMON
 
 LOGITS = [0.3, -1.2, 2.0, 0.0, 1.1]
 
@@ -143,17 +143,6 @@ def test_nan_stays_in_its_row() -> None:
 
 def decoded(model: Any, rows: list[Row]) -> list[Any]:
     return Decoder(plain(model), [[1, 2, 3]], rows, [0] * len(rows)).run()
-
-
-def test_a_row_does_not_depend_on_others_that_end_earlier() -> None:
-    """Greedy rows and both kinds of sampled ones; until the end each kind is once all that is left, or gone."""
-    kinds = [(0.0, 1.0), (1.0, 1.0), (1.5, 0.8)]
-    draws = uniforms(4, 12, 24)
-    for last in range(3):
-        lengths = [24 - place if place % 3 == last else 13 - place for place in range(12)]
-        rows = [Row(length, *kinds[place % 3], draws[place]) for place, length in enumerate(lengths)]
-        together = [result.ids for result in decoded(tiny_model(), rows)]
-        assert together == [decoded(tiny_model(), [row])[0].ids for row in rows]
 
 
 def constant_model() -> Any:

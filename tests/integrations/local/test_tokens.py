@@ -32,15 +32,6 @@ def ids_of(text: str) -> list[int]:
     return ids
 
 
-@given(TEXTS)
-@settings(max_examples=60)
-def test_pieces_add_up_to_the_text(text: str) -> None:
-    ids = ids_of(text)
-    pieces = detokenizer().pieces(ids)
-    assert len(pieces) == len(ids)
-    assert "".join(pieces) == text
-
-
 def test_a_split_character_belongs_to_its_last_token() -> None:
     assert detokenizer().pieces(ids_of("a😀b")) == ["a", "", "", "", "😀", "b"]
     assert detokenizer().pieces(ids_of("😀")[:2]) == ["", "\ufffd"], "an unfinished character is shown as it decodes"
@@ -88,16 +79,6 @@ def test_a_token_that_reaches_into_the_stop_keeps_its_part_before_it() -> None:
     assert answer.text == "yes t"
     assert answer.tokens == ("yes", " ", "t")
     assert answer.logprobs == (0.0, -1.0, -2.0)
-
-
-def test_hidden_tokens_are_left_out_of_everything() -> None:
-    tool, end = byte_tokenizer().convert_tokens_to_ids(["<|tool|>", "<|end|>"])
-    ids = [*ids_of("yes"), tool, *ids_of("no"), end]
-    answer = detokenizer().answer(Continuation(ids, [-1.0, -2.0, -3.0, -4.0], ended=True), stops=(), pieces=True)
-    assert answer.text == "yesno"
-    assert answer.tokens == ("yes", "no")
-    assert answer.logprobs == (-1.0, -3.0)
-    assert answer.finish_reason == "stop"
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -147,22 +147,6 @@ def test_whatever_stands_anywhere_in_a_reply_is_held_back(
     verdict.model_dump_json()
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("content", [b"[" * 200_000, b'{"a":' * 200_000, b"", b"\x00", b"null", b'{"choices": [{}]}'])
-def test_bodies_that_are_no_reply_are_counted_and_named(way: Callable[[Guardrail], Verdict], content: bytes) -> None:
-    async def send(_: Address, body: Mapping[str, Any], __: float | None = None) -> Attempted:
-        return Attempted(content, None, 1)
-
-    with answered_by(send) as model:
-        verdict = way(Guardrail(model=model, artifact=make_artifact(model), probe="off", remember=0))
-    # What is not JSON came from another server than a model's, and nothing was measured; JSON of another form did.
-    foreign = content in (b"", b"\x00")
-    assert verdict.uncertainty.reason is (Unmeasured.MODEL_FAILED if foreign else Unmeasured.UNREADABLE)
-    assert verdict.cost.calls == 11
-    named = "ForeignReplyError" if foreign else "MalformedReplyError"
-    assert f"11 of 11 calls failed, the first with {named}" in verdict.detail
-
-
 @pytest.mark.parametrize("mode", ["deep", "html", "list", "empty", "truncated"])
 def test_a_plain_call_says_what_was_wrong(mode: str) -> None:
     with serving(Endpoint(mode=mode)) as endpoint:
