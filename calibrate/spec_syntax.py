@@ -117,7 +117,7 @@ def estimator_flags(key: str) -> str:
     if name == "score":
         return f"--scorer MODULE:NAME (the scorer {rest[0]})"
     if any(part.startswith("chat(") for part in rest):
-        return f"--score {name} --judge 'chat(model=PROVIDER:MODEL)'"
+        return f"--score '{name}:chat(model=PROVIDER:MODEL)'"
     return f"--score {shlex.quote(key)}"
 
 

@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from guardrail.errors import UsageError
-from guardrail.judges.base import Role
 from guardrail.judges.cache import PairCache
-from guardrail.judges.chat import ChatJudge
-from guardrail.judges.registry import make_named
-from guardrail.sampling.models import resolve_model
 from guardrail.types import SamplingPlan, Unmeasured
 from guardrail.uncertainty import Estimator, Scorer, list_estimators, make_estimator
 from guardrail.uncertainty.scorer import load_scorer
 
 from ..data.progress import bar
 from ..data.records import RecordHeader, RecordReader
-from ..ray_engine import PART_MIB, score_on_ray
-from ..scoring.compute import ScoreSummary, lacking, score_file, uses_models, with_cache
+from ..ray_engine import score_on_ray
+from ..scoring.compute import ScoreSummary, lacking, score_file, supported, uses_models, with_cache
 from ..scoring.names import parse_estimator, stored_key
-from ..spec_syntax import parse_name
 from .frame.app import command
 from .frame.files import keep_inputs, one_file, pair_cache
 from .frame.items import ScoreItems, refuse_with_items, refuse_without_items, score_by_items
 from .frame.next_commands import listed, next_step
 from .frame.options import ItemsOption, RecordsArgument, RewriteOption, flags_under
 from .frame.terminal import console, finish, print_line, table
-from .frame.verdicts import print_advice
 
 models_flag, items_flag = flags_under("Comparing answers"), flags_under("With --items")
 
@@ -47,15 +41,11 @@ def score(
     ] = None,
     scorer: Annotated[list[str] | None, typer.Option(help="A score of your own, MODULE:NAME.")] = None,
     out: RewriteOption = None,
-    judge: Annotated[str | None, models_flag(help="exact, nli(model=PATH), chat(model=openai:gpt-4o), ...")] = None,
-    similarity: Annotated[str | None, models_flag(help="rouge_l, nli(model=PATH), from_judge(exact), ...")] = None,
-    entailment: Annotated[str | None, models_flag(help="For selfcheck_nli: nli(model=PATH).")] = None,
     verdicts: Annotated[Path | None, models_flag("--pair-cache", help="Where a model's verdicts are kept.")] = None,
     ranks_from: Annotated[Path | None, models_flag(help="Records that then(...) ranks by.")] = None,
     engine: Annotated[
         Literal["local", "ray"], models_flag(help="ray: the processes of a cluster.", metavar="ENGINE")
     ] = "local",
-    part_mib: Annotated[int, models_flag(help="With ray: MiB of records a task.", min=1)] = PART_MIB,
     items: ItemsOption = False,
     cap: Annotated[int | None, items_flag(help="Most items of an answer that are ever kept.")] = None,
     field_judge: Annotated[
@@ -77,14 +67,7 @@ def score(
     """
     by_items = ScoreItems(cap, field_judge or (), key_field or (), optional_field or ())
     if items:
-        refuse_with_items(
-            estimator=estimator,
-            scorer=scorer,
-            judge=judge,
-            similarity=similarity,
-            entailment=entailment,
-            engine=engine == "ray",
-        )
+        refuse_with_items(estimator=estimator, scorer=scorer, engine=engine == "ray")
         source, target = one_file(records, out)
         score_by_items(source, target, by_items)
         finish([target], f"calibrate label {listed([target])} --items")
@@ -99,23 +82,12 @@ def score(
     everything = len(names) < len(chosen)
     # SQLite corrupts files on a network disk, so on a cluster the user names a file on a disk of each node.
     kept_verdicts = cache if engine == "local" else verdicts
-    comparing: dict[Role, str | None] = {"judge": judge, "similarity": similarity, "entailment": entailment}
     opened: list[Path] = []
     choice = partial(
-        _estimators,
-        names=names,
-        scorers=scorer or (),
-        comparing=comparing,
-        cache=kept_verdicts,
-        opened=opened,
-        everything=everything,
+        _estimators, names=names, scorers=scorer or (), cache=kept_verdicts, opened=opened, everything=everything
     )
     with bar(console, "scoring", "records") as progress:
-        ray = (
-            None
-            if engine == "local"
-            else partial(score_on_ray, address=os.environ.get("RAY_ADDRESS", "auto"), part_mib=part_mib)
-        )
+        ray = None if engine == "local" else partial(score_on_ray, address=os.environ.get("RAY_ADDRESS", "auto"))
         header, summary = score_file(source, target, choice, engine=ray, ranks=ranks_from, progress=progress)
     print_scores(header, summary)
     if everything:
@@ -160,7 +132,6 @@ def _estimators(
     plan: SamplingPlan,
     names: Sequence[str],
     scorers: Sequence[str],
-    comparing: Mapping[Role, str | None],
     cache: Path | None,
     opened: list[Path],
     *,
@@ -170,13 +141,10 @@ def _estimators(
 
     Models keep their verdicts in ``cache``, which is then added to ``opened``.
     """
-    given: dict[str, Any] = {role: _named(role, text) for role, text in comparing.items()}
     own: list[Scorer] = [load_scorer(text) for text in scorers]
-    estimators = [parse_estimator(name, bindings=plan.bindings, scorers=own, **given) for name in names]
+    estimators = [parse_estimator(name, bindings=plan.bindings, scorers=own) for name in names]
     estimators += [each.estimator for each in own]
-    if everything:
-        known = [parse_estimator(name, bindings=plan.bindings, **given) for name in list_estimators()]
-        estimators += [each for each in known if lacking(each, plan) is None]
+    estimators += supported(plan) if everything else []
     if not uses_models(estimators):
         return estimators
     if cache is None:
@@ -187,15 +155,6 @@ def _estimators(
     opened.append(cache)
     verdicts = PairCache(cache)
     return [with_cache(each, verdicts) for each in estimators]
-
-
-def _named(role: Role, text: str | None) -> Any:
-    if text is None:
-        return None
-    name, params = parse_name(text)
-    if (role, name) == ("judge", "chat") and params.keys() == {"model"}:
-        return ChatJudge(resolve_model(str(params["model"])))
-    return make_named(role, name, params)
 
 
 def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:
@@ -218,4 +177,3 @@ def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:
         rows.append([key, str(len(values)), *spread, str(len(set(values))), missing])
     columns = ("uncertainty", "n", "lowest", "median", "highest", "values", "not measured")
     console.print(table("Scores (higher is less certain)", columns, rows))
-    print_advice(header.estimators)

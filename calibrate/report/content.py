@@ -252,8 +252,8 @@ def label_sections(artifact: CalibrationArtifact, parts: Sequence[Part], estimat
     if (merges := merged(fitted, judge_to_look_at(artifact.estimator.judge))) is not None:
         text = (
             f"The judge {merges.judge} takes {len(merges.pairs)} of {merges.n_wrong} wrong answers for a reference, so "
-            "such an answer agrees with right ones. A judge that asks a model: `calibrate score RECORDS --judge "
-            "'chat(model=MODEL)'`."
+            "such an answer agrees with right ones. A judge that asks a model: `calibrate score RECORDS --score "
+            "'graded_disagreement:chat(model=MODEL)'`."
         )
         heads = ("wrong answer", "reference", "id")
         pairs = [(_cut(answer), _cut(reference), name) for name, answer, reference in merges.pairs[:MOST_ROWS]]

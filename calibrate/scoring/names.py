@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
-from guardrail.judges import Entailment, Judge, Similarity
 from guardrail.judges.base import Role
-from guardrail.judges.registry import JUDGES, SIMILARITIES, make_named
+from guardrail.judges.registry import JUDGES, SIMILARITIES, make_judge, make_named
 from guardrail.sampling.follow_ups import SCORE
-from guardrail.specs import Clustering
+from guardrail.specs import Clustering, EstimatorSpec, JudgeSpec
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer, make_estimator
-from guardrail.uncertainty.combine import COMBINATIONS
+from guardrail.uncertainty.combine import COMBINATIONS, Parts
 from guardrail.uncertainty.plan import TWO_STAGES, samples_of
 
 from ..data.formats.field_map import IMPORTED
@@ -56,27 +55,16 @@ def estimator_key(estimator: Estimator) -> str:
     return ":".join([*parts, "greedy"] if greedy else parts)
 
 
-def parse_estimator(
-    text: str,
-    *,
-    judge: Judge | None = None,
-    similarity: Similarity | None = None,
-    entailment: Entailment | None = None,
-    scorers: Sequence[Scorer] = (),
-    bindings: Bindings | None = None,
-) -> Estimator:
+def parse_estimator(text: str, *, scorers: Sequence[Scorer] = (), bindings: Bindings | None = None) -> Estimator:
     """An estimator from how a user writes it.
 
     "name", "name:judge", "name:judge:greedy", "name:similarity", "name:judge:similarity" for estimators with both, or a
     combination of these: "then(CHEAP, DEAR, w=0.2, m=2)", "ties(FIRST, SECOND)", "rank_mean(A, B, ...)". An empty part
     is the default: "name::rouge_l". A judge or similarity may have parameters: "semantic_entropy:text(threshold=0.7)".
-    A judge is a similarity as "degree:from_judge(exact)".
+    A judge is a similarity as "degree:from_judge(exact)", and a chat model is one as "chat(model=PROVIDER:MODEL)".
 
     Args:
         text: What the user wrote.
-        judge: Judge of an estimator that clusters, where the text names none.
-        similarity: The same for estimators that take a similarity.
-        entailment: The same for estimators that look for contradictions.
         scorers: Scorers that the text may name as "score:NAME@VERSION".
         bindings: The plan's tools and answer format, which decide the default judge.
 
@@ -87,28 +75,36 @@ def parse_estimator(
         if text.strip() == each.follow_up:
             return each.estimator
     spelled = _read(text)
-    given: dict[Role, Any] = {"judge": judge, "similarity": similarity, "entailment": entailment}
     if not spelled.parts:
-        chosen = {
-            role: make_named(role, *parse_name(own)) if own else given[role] for role, own in spelled.roles.items()
-        }
+        chosen: dict[str, Any] = {role: _made(role, own) for role, own in spelled.roles.items() if own}
         return make_estimator(spelled.name, clustering=spelled.clustering or "components", bindings=bindings, **chosen)
-    parts = [parse_estimator(part, scorers=scorers, bindings=bindings, **given) for part in spelled.parts]
+    parts = [parse_estimator(part, scorers=scorers, bindings=bindings) for part in spelled.parts]
     try:
         return COMBINATIONS[spelled.name](*parts, **spelled.settings)
     except TypeError as error:  # a wrong number of scores, or a setting that it does not have
         raise UsageError(f"cannot read {text!r}. {_FORMS}.") from error
 
 
-def stored_key(known: Collection[str], text: str, bindings: Bindings | None = None) -> str:
+def _made(role: Role, text: str) -> Any:
+    """The judge, similarity or entailment model that a user names."""
+    name, params = parse_name(text)
+    if (role, name) != ("judge", "chat") or params.keys() != {"model"}:
+        return make_named(role, name, params)
+    from guardrail.judges.chat import ChatJudge  # slow to import, and most scores ask no model
+    from guardrail.sampling.models import resolve_model
+
+    return ChatJudge(resolve_model(str(params["model"])))
+
+
+def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings | None = None) -> str:
     """The key of the scores that a user means, among those of a record file.
 
-    A key itself, the key that the text gives with its defaults, or what was written to make the scores: a model is not
-    loaded to find out its revision, so what the text leaves open matches anything. If several fit, the one with the
-    shortest key is meant, which names fewest things beside the defaults.
+    A key itself, or what was written to make the scores: what the text leaves open matches anything. If several fit,
+    the one with the defaults is meant, otherwise the one with the shortest key, which names fewest things beside them.
+    No model is loaded.
 
     Args:
-        known: Keys of the file's header.
+        known: Specs of the file's header by key.
         text: What the user wrote; of an imported score also its name alone.
         bindings: The plan's tools and answer format, which decide the default judge.
 
@@ -118,14 +114,16 @@ def stored_key(known: Collection[str], text: str, bindings: Bindings | None = No
     Raises:
         UsageError: Several fit; they are listed.
     """
-    try:
-        light = [estimator_key(parse_estimator(text, bindings=bindings))] if _is_light(text) else []
-        fits = [key for key in known if _fits(text, key)]
-    except UsageError:  # another command knows the text, or it is a mistake
-        light, fits = [], []
-    for key in (text, IMPORTED + text, *light):
+    for key in (text, IMPORTED + text):
         if key in known:
             return key
+    try:
+        fits = [key for key, spec in known.items() if _describes(text, spec)]
+        if len(fits) > 1 and _is_light(text):
+            usual = estimator_key(parse_estimator(text, bindings=bindings))
+            fits = [usual] if usual in fits else fits
+    except UsageError:  # another command knows the text, or it is a mistake
+        return text
     fewest = min((len(cut(key, ":")) for key in fits), default=0)
     shortest = [key for key in fits if len(cut(key, ":")) == fewest]
     if len(shortest) > 1:
@@ -200,49 +198,42 @@ def _read_combination(text: str, name: str, inner: str) -> _Spelling:
     return _Spelling(name, parts=tuple(parts), settings=settings)
 
 
+def _describes(text: str, spec: EstimatorSpec) -> bool:
+    """Return whether everything that a text says is true of a stored score."""
+    if text.strip().startswith(SCORE) or spec.name.startswith((SCORE, IMPORTED)) or spec.name == ITEMS:
+        return text.strip() == spec.name
+    spelled = _read(text)
+    if spelled.name != spec.name or spelled.clustering not in (None, spec.clustering):
+        return False
+    if spelled.parts:
+        stored = Parts.from_stored(spec.params)
+        alike = spelled.settings.items() <= stored.settings.items() and len(spelled.parts) == len(stored.parts)
+        return alike and all(map(_describes, spelled.parts, stored.parts))
+    return all(_is_named(*parse_name(own), getattr(spec, role)) for role, own in spelled.roles.items() if own)
+
+
+def _is_named(name: str, params: Mapping[str, Any], stored: JudgeSpec) -> bool:
+    """Return whether what is written of a judge is true of a stored one. Those that ask no model are made to see it."""
+    if name != stored.name:
+        return False
+    if name == "from_judge":
+        return _is_named(*_asked(name, params), JudgeSpec.model_validate(stored.params["judge"]))
+    if name in JUDGES:
+        return make_judge(name, **params).spec.params == stored.params
+    return all(_is_value(key, value, stored.params[key]) for key, value in params.items() if key in stored.params)
+
+
+def _asked(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The judge behind "from_judge"; any other as it is."""
+    judge = params.get("judge") if name == "from_judge" else None
+    return (judge["name"], judge.get("params", {})) if isinstance(judge, dict) and "name" in judge else (name, params)
+
+
 def _is_light(text: str) -> bool:
     """Return whether all that a text names can be made without loading a model, or asking one."""
-    if text.strip().startswith(SCORE):
-        return False
     spelled = _read(text)
-    judges = [_judge(own) for own in spelled.roles.values() if own]
-    return all(map(_is_built_in, judges)) and all(map(_is_light, spelled.parts))
-
-
-def _fits(text: str, key: str) -> bool:
-    """Return whether everything that a text says is true of a key."""
-    if text.strip().startswith(SCORE) or key.startswith((SCORE, IMPORTED)) or key == ITEMS:
-        return text.strip() == key
-    ours, theirs = _read(text), _read(key)
-    if ours.name != theirs.name or ours.clustering not in (None, theirs.clustering or "components"):
-        return False
-    if ours.parts:
-        settings = ours.settings.items() <= theirs.settings.items()
-        return settings and len(ours.parts) == len(theirs.parts) and all(map(_fits, ours.parts, theirs.parts))
-    return all(_is_true(_judge(own), _judge(theirs.roles[role] or "-")) for role, own in ours.roles.items() if own)
-
-
-def _judge(text: str) -> dict[str, Any]:
-    name, params = parse_name(text)
-    return {"name": name, "params": params}
-
-
-def _is_built_in(judge: Mapping[str, Any]) -> bool:
-    inner = judge["params"].get("judge") if judge["name"] == "from_judge" else judge
-    return isinstance(inner, dict) and inner.get("name") in (*JUDGES, *SIMILARITIES)
-
-
-def _is_true(given: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
-    """Return whether what is written of a judge is true of another. A model is not loaded to find out what it is."""
-    if given["name"] != stored["name"]:
-        return False
-    params = given.get("params", {})
-    if given["name"] == "from_judge":
-        return isinstance(inner := params.get("judge"), dict) and _is_true(inner, stored["params"]["judge"])
-    if _is_built_in(given):
-        return bool(params == stored["params"])
-    known = stored["params"]
-    return all(_is_value(name, value, known[name]) for name, value in params.items() if name in known)
+    named = [_asked(*parse_name(own))[0] for own in spelled.roles.values() if own]
+    return {*named} <= {*JUDGES, *SIMILARITIES} and all(map(_is_light, spelled.parts))
 
 
 def _is_value(name: str, value: Any, stored: Any) -> bool:

@@ -128,8 +128,8 @@ def _unknown(role: Role, name: str) -> str:
     """The fault and the way out of a name that no object of this role has."""
     if name == "chat":
         return (
-            "a chat model cannot be named here. Give it apart: --judge 'chat(model=PROVIDER:MODEL)', or in Python "
-            "judge=ChatJudge(model) or similarity=from_judge(ChatJudge(model))."
+            "a chat model can be named as the judge of a score only: semantic_entropy:chat(model=PROVIDER:MODEL). In "
+            "Python pass judge=ChatJudge(model) or similarity=from_judge(ChatJudge(model))."
         )
     choice = ", ".join(_names(role)) or "none is installed"
     if role == "similarity" and name in _names("judge"):

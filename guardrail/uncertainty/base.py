@@ -127,8 +127,6 @@ class Estimator:
         members: The scores that it combines, for a combination (`guardrail.uncertainty.combine`).
         params: Parameters of the formula, as the spec stores them.
         stages: Of `then`: what each of its two parts reads; None for scores that read all samples at once.
-        instead: Name of an estimator with the same needs that certified more on every data set measured here; help
-            texts and tables name it.
         scorer: The scorer whose replies it reads, for an estimator that a scorer made.
     """
 
@@ -144,7 +142,6 @@ class Estimator:
     members: tuple[Estimator, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     stages: Stages | None = None
-    instead: str | None = None
     scorer: AnswerScorer | None = None
 
     def __post_init__(self) -> None:

@@ -150,7 +150,7 @@ _SAMPLES = Needs(samples=True, logprobs=True)
 ESTIMATORS = (
     Estimator("length_normalised_entropy", 1, "nats", _SAMPLES, length_normalised_entropy),
     Estimator("max_softmax", 1, "probability", _OPTIONS, max_softmax),
-    Estimator("perplexity", 1, "nats", _PRIMARY, perplexity, instead="sequence_nll"),
+    Estimator("perplexity", 1, "nats", _PRIMARY, perplexity),
     Estimator("predictive_entropy", 1, "nats", _OPTIONS, predictive_entropy),
     Estimator("sequence_nll", 1, "nats", _PRIMARY, sequence_nll),
 )

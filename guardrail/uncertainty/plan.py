@@ -148,7 +148,7 @@ def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str
         if needs.logprobs and not plan.logprobs:
             unmet["token log-probabilities"] = "collect with a score that reads them, from a model that gives them"
         if needs.entailment and member.entailment is None:
-            unmet["an entailment model"] = "--entailment 'nli(model=...)'"
+            unmet["an entailment model"] = f"--score '{member.name}:nli(model=PATH)'"
         if plan.options is not None and plan.n == 0 and not needs.options and needs.follow_up is None:
             unmet["an answer in words"] = "nothing was generated, the answer is an option"
     return list(unmet.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from .base import Estimator
 from .combine import COMBINATIONS, from_combination_spec
 from .scorer import Scorer
 
-__all__ = ["ESTIMATORS", "advice", "from_spec", "list_estimators", "make_estimator"]
+__all__ = ["ESTIMATORS", "from_spec", "list_estimators", "make_estimator"]
 
 ESTIMATORS: dict[str, Estimator] = {
     estimator.name: estimator
@@ -35,15 +35,6 @@ FOLLOW_UPS.update({each.name: each for each in _ASKED if each is not None})  # p
 def list_estimators() -> tuple[str, ...]:
     """Names of the estimators, sorted."""
     return tuple(sorted(ESTIMATORS))
-
-
-def advice(names: Iterable[str] | None = None) -> list[str]:
-    """A sentence for each of these estimators (default: all) that another one replaces, for help texts and tables."""
-    return [
-        f"{name}: use {estimator.instead} instead. It has the same needs, and more answers pass its certificate."
-        for name, estimator in sorted(ESTIMATORS.items())
-        if estimator.instead is not None and (names is None or name in names)
-    ]
 
 
 def make_estimator(

@@ -229,7 +229,7 @@ class Mortal:
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray")
 def test_files_are_those_of_one_process_although_a_worker_is_killed(tmp_path: Path) -> None:
     path = written(tmp_path / "records.jsonl")
-    command = ["score", str(path), "-s", "num_sets", "--part-mib", "1", "-o"]
+    command = ["score", str(path), "-s", "num_sets", "-o"]
     result = CliRunner().invoke(app, [*command, str(tmp_path / "by_ray"), "--engine", "ray"])
     assert result.exit_code == 0, result.output
     CliRunner().invoke(app, [*command, str(tmp_path / "by_one")])

@@ -116,8 +116,8 @@ def print_merged(merges: Merged | None) -> None:
     _, answer, reference = merges.pairs[0]
     print_line(
         f"Judge {merges.judge} takes {len(merges.pairs)} of {merges.n_wrong} wrong answers for right ones, e.g. "
-        f"{shortened(answer)} for {shortened(reference)}. A judge that asks a model: `calibrate score RECORDS --judge "
-        "'chat(model=MODEL)'`, one call for each pair of different answers.",
+        f"{shortened(answer)} for {shortened(reference)}. A judge that asks a model: `calibrate score RECORDS --score "
+        "'graded_disagreement:chat(model=MODEL)'`, one call for each pair of different answers.",
         "yellow",
     )
 

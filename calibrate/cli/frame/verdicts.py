@@ -14,7 +14,6 @@ from guardrail.describe import answer_if, fits_line, promises, summary, together
 from guardrail.items.spec import ItemsSpec
 from guardrail.notebook import percent
 from guardrail.uncertainty.combine import COMBINATIONS
-from guardrail.uncertainty.registry import advice
 
 from ...data.records import Record
 from ...data.table import table_of
@@ -97,19 +96,12 @@ def print_fits(artifact: CalibrationArtifact | CascadeArtifact) -> None:
         print_line(text, "yellow")
 
 
-def print_advice(keys: Iterable[str]) -> None:
-    """Print which of these scores another one replaces."""
-    for line in advice({key.partition(":")[0] for key in keys}):
-        print_line(line, "yellow")
-
-
 def print_choice(chosen: Chosen, most: int = 10) -> None:
     """Print the comparison by which `--score auto` chose."""
     shown = score_table(chosen.ranking[:most], chosen.estimator)
     n, rest = chosen.choice.n, len(chosen.ranking) - len(shown.rows)
     title = f"Scores on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
     console.print(table(title, shown.heads, shown.rows))
-    print_advice(key for key, *_ in shown.rows)
     print_line(
         f"Chosen: {chosen.estimator}, on {percent(chosen.choice.share)} of the questions. The fit uses the other "
         f"{len(chosen.rest)} questions, so the choice costs labels and nothing of delta."

@@ -1,4 +1,4 @@
-"""Advice about scores, and rules with their settings."""
+"""Rules with their settings."""
 
 from __future__ import annotations
 
@@ -6,19 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.cli.frame.verdicts import print_advice
 from calibrate.ledger import ledger_of
 from guardrail.artifact import CalibrationArtifact
 from tests.calibrate import fakes
 from tests.calibrate.commands import run
-
-
-def test_tables_say_which_score_nobody_should_choose(capsys: pytest.CaptureFixture[str]) -> None:
-    sentence = "perplexity: use sequence_nll instead. It has the same needs, and more answers pass its certificate."
-    print_advice(["sequence_nll", "semantic_entropy:exact"])
-    assert capsys.readouterr().out == ""
-    print_advice(["sequence_nll", "perplexity"])
-    assert sentence in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_rule_takes_options_and_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_wrong_answers_that_a_judge_takes_for_right_ones_are_named(capsys: pytes
     print_merged(found)
     said = " ".join(capsys.readouterr().out.split())
     assert f"Judge text takes 1 of 2 wrong answers for right ones, e.g. '{south}' for '{north}'." in said
-    assert "--judge 'chat(model=MODEL)'" in said
+    assert "--score 'graded_disagreement:chat(model=MODEL)'" in said
     assert merged(records, ExactJudge()) is None
     assert merged(records, judge_to_look_at(JudgeSpec(name="nli", version=4, params={"model": "m"}))) is None
     assert judge_to_look_at(TextJudge().spec) == TextJudge()

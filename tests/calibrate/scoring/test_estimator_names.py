@@ -30,7 +30,8 @@ from guardrail.judges import (
     ToolCallJudge,
     from_judge,
 )
-from guardrail.uncertainty import Estimator
+from guardrail.judges.chat import ChatJudge
+from guardrail.uncertainty import Estimator, EstimatorSpec
 from guardrail.uncertainty import list_estimators as available
 from guardrail.uncertainty import make_estimator as make
 from tests.calibrate.commands import run
@@ -116,13 +117,6 @@ def test_a_judge_is_a_similarity_in_three_ways() -> None:
     assert estimator_key(make("degree", similarity=from_judge(ExactJudge()))) == "degree:from_judge(exact)"
 
 
-@pytest.mark.parametrize("name", ["token_sar", "graded_disagreement", "degree"])
-def test_a_given_similarity_is_used_by_all_that_take_one(name: str) -> None:
-    assert parse_estimator(name, similarity=RougeL()).spec.similarity == RougeL().spec
-    written_out = parse_estimator(f"{name}::jaccard" if name.startswith("graded") else f"{name}:jaccard")
-    assert written_out.spec.similarity == Jaccard().spec
-
-
 def test_graded_disagreement_takes_a_judge_and_a_similarity() -> None:
     parsed = parse_estimator("graded_disagreement:exact:rouge_l:greedy")
     assert (parsed.spec.judge, parsed.spec.similarity, parsed.clustering) == (
@@ -130,8 +124,7 @@ def test_graded_disagreement_takes_a_judge_and_a_similarity() -> None:
         RougeL().spec,
         "greedy",
     )
-    both = parse_estimator("graded_disagreement", judge=ExactJudge(), similarity=RougeL())
-    assert estimator_key(both) == "graded_disagreement:exact:rouge_l"
+    assert parse_estimator("graded_disagreement::rouge_l").spec == make("graded_disagreement", similarity=RougeL()).spec
     assert estimator_key(parse_estimator("graded_disagreement:exact:jaccard")) == "graded_disagreement:exact"
 
 
@@ -141,12 +134,11 @@ def test_graded_disagreement_takes_a_judge_and_a_similarity() -> None:
         ("token_sar:exact", r"exact is a judge.* Write from_judge\(exact\)"),
         ("graded_disagreement:rouge_l", "graded_disagreement::rouge_l"),
         ("num_sets:rouge_l", "rouge_l is a similarity, not a judge; choose one of: .*tool_call"),
-        ("degree:from_judge(chat(model=openai:gpt-4o))", "a chat model cannot be named here"),
+        ("degree:from_judge(chat(model=openai:gpt-4o))", "as the judge of a score only"),
         ("graded_disagreement:exact:rouge_l:x", "Write graded_disagreement:JUDGE:SIMILARITY, with :greedy"),
         ("degree:jaccard:x", r"Write degree:SIMILARITY\."),
         ("perplexity:exact", "Write perplexity"),
         ("degree:jaccard:greedy", "knows no clustering; leave 'greedy' out"),
-        ("semantic_entropy:chat(model=openai:gpt-4o)", r"--judge 'chat\(model=PROVIDER:MODEL\)'"),
         ("imported:own", "came with an imported file"),
         ("num_sets:text(treshold=1)", "does not take the parameters"),
     ],
@@ -197,7 +189,7 @@ class Model(Judge):
         return JudgeSpec(name="nli", version=1, params=self._params)
 
 
-def specs_by_key(*estimators: Estimator) -> dict[str, object]:
+def specs_by_key(*estimators: Estimator) -> dict[str, EstimatorSpec]:
     return {estimator_key(estimator): estimator.spec for estimator in estimators}
 
 
@@ -259,6 +251,18 @@ def test_every_key_finds_itself() -> None:
         assert stored_key(specs, key) == key
 
 
+def test_a_chat_model_is_a_judge_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scores are found again without asking for the model, which another command may not reach."""
+    monkeypatch.chdir(tmp_path)
+    Path("own_judge.py").write_text(
+        "from guardrail.testing import ScriptedChat\nmodel = ScriptedChat(default=['yes'])\n", encoding="utf-8"
+    )
+    text = "num_sets:chat(model=python:own_judge:model)"
+    estimator = parse_estimator(text)
+    assert isinstance(estimator.judge, ChatJudge)
+    assert stored_key(specs_by_key(estimator), "num_sets:chat") == estimator_key(estimator)
+
+
 def test_chat_judges_are_found_by_name_and_model() -> None:
     class Chat(Model):
         @property
@@ -272,7 +276,7 @@ def test_chat_judges_are_found_by_name_and_model() -> None:
         assert stored_key(specs, text) == key
     other = "semantic_entropy:chat(model=openai:gpt-4o-mini)"
     assert stored_key(specs, other) == other
-    assert estimator_flags(key) == "--score semantic_entropy --judge 'chat(model=PROVIDER:MODEL)'"
+    assert estimator_flags(key) == "--score 'semantic_entropy:chat(model=PROVIDER:MODEL)'"
 
 
 @pytest.mark.parametrize(
@@ -320,11 +324,3 @@ def test_score_then_fit_with_the_same_words(path: Path, tmp_path: Path) -> None:
     assert "'token_sar' may be any of: token_sar:jaccard; token_sar:rouge_l" in output
     output = run("fit", "--rule", "acrc", path, "-s", "token_sar:from_judge(text(threshold=0.7))", "-a", "0.4", code=2)
     assert "--score 'token_sar:from_judge(text(threshold=0.7))'" in output
-
-
-def test_a_similarity_given_apart_is_not_ignored(path: Path) -> None:
-    run("score", path, "-s", "token_sar", "-s", "graded_disagreement", "--similarity", "from_judge(exact)")
-    assert set(read_records(path).header.estimators) == {
-        "token_sar:from_judge(exact)",
-        "graded_disagreement:text(threshold=0.6):from_judge(exact)",
-    }

@@ -14,7 +14,7 @@ from benchmarks.scoring import header_of, made_records
 from calibrate.cli import app
 from calibrate.data.records import read_records, read_spans, write_records
 from calibrate.scoring.compute import lacking, score_file, score_records, supported, with_cache
-from calibrate.scoring.names import estimator_key, parse_estimator
+from calibrate.scoring.names import parse_estimator
 from calibrate.spec_syntax import parse_name
 from guardrail.errors import RecordError, UsageError
 from guardrail.guard.record_lines import RecordLines
@@ -175,14 +175,6 @@ def test_names_that_cannot_be_read(text: str) -> None:
         parse_estimator(f"num_sets:{text}") if text else parse_name(text)
 
 
-def test_given_judges_are_used_where_the_text_names_none() -> None:
-    exact = ExactJudge()
-    assert parse_estimator("num_sets", judge=exact).judge is exact
-    assert estimator_key(parse_estimator("num_sets:numeric", judge=exact)) == "num_sets:numeric"
-    assert parse_estimator("perplexity", judge=exact).judge is None
-    assert parse_estimator("degree", similarity=from_judge(exact)).spec.similarity == from_judge(exact).spec
-
-
 def test_what_is_lacking_is_said() -> None:
     bare, options = SamplingPlan(), SamplingPlan(n=0, options=("A", "B"))
     assert lacking(make("num_sets"), bare) is None
@@ -241,17 +233,17 @@ def test_all_estimators_and_what_the_others_lack(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.sqlite"))  # light judges need no cache
 
 
-def test_a_judge_for_all_and_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdicts_of_a_model_are_kept_beside_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(JUDGES, "heavy", Heavy)
     path = written(tmp_path / "records.jsonl", 4, 3)
-    run("score", str(path), "-s", "num_sets", "-s", "self_consistency:exact", "--judge", "heavy")
+    run("score", str(path), "-s", "num_sets:heavy", "-s", "self_consistency:exact")
     assert set(read_records(path).header.estimators) == {"num_sets:heavy", "self_consistency:exact"}
     n_before = Heavy.asked
     assert (tmp_path / "records.pairs.sqlite").is_file()
     assert n_before > 0
-    run("score", str(path), "-s", "num_sets", "--judge", "heavy")
+    run("score", str(path), "-s", "num_sets:heavy")
     assert Heavy.asked == n_before
-    run("score", str(path), "-s", "num_sets", "--judge", "heavy", "--pair-cache", str(tmp_path / "mine.sqlite"))
+    run("score", str(path), "-s", "num_sets:heavy", "--pair-cache", str(tmp_path / "mine.sqlite"))
     assert Heavy.asked == 2 * n_before
 
 
@@ -263,7 +255,7 @@ def test_a_cache_that_cannot_be_is_named_before_anything_is_scored(
     path = written(tmp_path / "records.jsonl", 4, 3)
     (tmp_path / "folder").mkdir()
     before, n_before = path.read_bytes(), Heavy.asked
-    arguments = ["score", str(path), "-s", "num_sets", "--judge", "heavy", "--pair-cache", str(tmp_path / place)]
+    arguments = ["score", str(path), "-s", "num_sets:heavy", "--pair-cache", str(tmp_path / place)]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "2000"})
     assert result.exit_code == 2
     assert str(tmp_path / place) in result.output
