@@ -6,9 +6,10 @@ same question again), and gives each judge the rest in one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 from ..foreign_errors import describe_error
 from ..judges import Item
@@ -16,7 +17,7 @@ from ..judges.base import Comparer
 from ..types import Missing, Unmeasured
 from .comparing import Asking, Pair
 
-__all__ = ["JudgingPass"]
+__all__ = ["JudgingPass", "Result"]
 
 BATCH = 4096
 """Most pairs that a judge gets at once."""
@@ -35,50 +36,48 @@ class _Failed:
     raised: bool = False
 
 
+Result: TypeAlias = Callable[[], dict[str, Any] | Missing]
+"""The fields of `Evidence` that a measurement gives, or why it gives none; for after the pass."""
+
+
 class JudgingPass:
     """Measurements that are run together. Raters are judges, similarities and entailment models."""
 
     def __init__(self) -> None:
         self._raters: dict[str, Comparer] = {}
-        self._wanted: dict[str, dict[Item, None]] = {}
-        self._tasks: list[tuple[str, list[Item], Callable[[Sequence[Any]], Any]]] = []
+        self._answers: dict[str, dict[Item, Any]] = {}
+        """By rater: the answer to each item; None before it is asked."""
 
     @property
     def waiting(self) -> int:
         """Number of items that will be asked."""
-        return sum(map(len, self._wanted.values()))
+        return sum(map(len, self._answers.values()))
 
-    def add(self, key: str, rater: Comparer, question: str, asking: Asking) -> int:
-        """Add a measurement by a rater; raters that give equal answers have one key. Returns its number."""
+    def add(self, key: str, rater: Comparer, question: str, asking: Asking) -> Result:
+        """Add a measurement by a rater; raters that give equal answers have one key."""
         items = [_item(rater, question, pair) for pair in asking.pairs]
         self._raters[key] = rater
-        self._wanted.setdefault(key, {}).update(dict.fromkeys(items))
-        self._tasks.append((key, items, asking.read))
-        return len(self._tasks) - 1
+        self._answers.setdefault(key, {}).update(dict.fromkeys(items))
+        return cache(lambda: self._result(key, items, asking.read))
 
-    def run(self) -> list[Any]:
-        """Ask about all items.
+    def run(self) -> None:
+        """Ask about all items."""
+        for key, rater in self._raters.items():
+            self._answers[key] = _asked(rater, self._answers[key])
 
-        Returns:
-            The result of each measurement, in order, or `Missing` if a pair that it needs has no answer.
-        """
-        known = {key: _asked(rater, self._wanted[key]) for key, rater in self._raters.items()}
-        return [_result(self._raters[key], items, read, known[key]) for key, items, read in self._tasks]
-
-
-def _result(
-    rater: Comparer, items: Sequence[Item], read: Callable[[Sequence[Any]], Any], known: Mapping[Item, Any]
-) -> Any:
-    """A measurement, from the answers of the pass, or `Missing`."""
-    failed = {item for item in items if isinstance(known[item], _Failed) and known[item].raised}
-    if failed and len(failed) < len(known):
-        # Asked on their own: a bad pair fails only the measurements that need it.
-        known = {**known, **_asked(rater, [item for item in dict.fromkeys(items) if item in failed])}
-    answers = [known[item] for item in items]
-    fault = next((answer for answer in answers if isinstance(answer, _Failed)), None)
-    if fault is not None:
-        return Missing(Unmeasured.JUDGE_FAILED, f"{rater.role} {rater.spec.name}: {fault.detail}")
-    return read(answers)
+    def _result(
+        self, key: str, items: Sequence[Item], read: Callable[[Sequence[Any]], dict[str, Any]]
+    ) -> dict[str, Any] | Missing:
+        rater, known = self._raters[key], self._answers[key]
+        failed = [item for item in dict.fromkeys(items) if isinstance(known[item], _Failed) and known[item].raised]
+        if failed and len(failed) < len(known):
+            # Asked on their own: a bad pair fails only the measurements that need it.
+            known = {**known, **_asked(rater, failed)}
+        answers = [known[item] for item in items]
+        fault = next((answer for answer in answers if isinstance(answer, _Failed)), None)
+        if fault is not None:
+            return Missing(Unmeasured.JUDGE_FAILED, f"{rater.role} {rater.spec.name}: {fault.detail}")
+        return read(answers)
 
 
 def _item(rater: Comparer, question: str, pair: Pair) -> Item:

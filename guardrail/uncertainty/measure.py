@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ..judges.base import Comparer
 from ..sampling.replies.read import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence
-from .combine import combined, seen_by
+from .combine import combined, expanded, seen_by
 from .comparing import Asking, clusters_of, likeness, matrix, relevance
-from .judging import JudgingPass
+from .judging import JudgingPass, Result
 from .likelihood import impossible_logprobs
 from .selfcheck import contradictions
 
@@ -60,16 +60,15 @@ def measure_stream(
         plan: The plan the sets were drawn by.
         seen: Receives the evidence that formulas read.
     """
-    members = [[(member, _readings(member)) for member in whole.members or (whole,)] for whole in estimators]
-    judging, begun = JudgingPass(), list[tuple[SampleSet, list[list[_Begun]]]]()
+    wholes = [(whole, [(part, _readings(part)) for part in expanded([whole])]) for whole in estimators]
+    judging, begun = JudgingPass(), list[list[_End]]()
     for drawn in drawns:
-        begin = partial(_begin, drawn, plan, judging, {})
-        measurements = [[begin(whole, *each) for each in own] for whole, own in zip(estimators, members, strict=True)]
-        begun.append((drawn, measurements))
+        begin = partial(_begin, drawn, plan, judging, {}, seen)
+        begun.append([_whole(drawn, whole, [begin(whole, *each) for each in parts]) for whole, parts in wholes])
         if len(begun) >= QUESTIONS or judging.waiting >= ITEMS:
-            yield from _scores(begun, estimators, judging, seen)
+            yield from _ended(judging, begun)
             judging, begun = JudgingPass(), []
-    yield from _scores(begun, estimators, judging, seen)
+    yield from _ended(judging, begun)
 
 
 # -- What the evidence of an estimator comes from ----------------------------------------------------------------------
@@ -104,33 +103,23 @@ def _readings(estimator: Estimator) -> list[_Reading]:
 
 # -- One pass ----------------------------------------------------------------------------------------------------------
 
-
-class _Begun(NamedTuple):
-    """A measurement that waits for its judges.
-
-    Attributes:
-        estimator: What is computed.
-        drawn: What it reads: the set, or a part of it.
-        tasks: Numbers of its readings in the pass, or the reason why it cannot be measured.
-    """
-
-    estimator: Estimator
-    drawn: SampleSet
-    tasks: list[int] | Missing
+_End: TypeAlias = Callable[[], Uncertainty]
+"""Ends a measurement, once its judges were asked."""
 
 
 def _begin(
     drawn: SampleSet,
     plan: SamplingPlan,
     judging: JudgingPass,
-    shared: dict[Hashable, int],
+    shared: dict[Hashable, Result],
+    seen: list[Evidence] | None,
     whole: Estimator,
     estimator: Estimator,
     readings: Sequence[_Reading],
-) -> _Begun:
+) -> _End:
     """Begin to measure a set by a score: itself, or a member of a combination."""
     drawn, n = seen_by(estimator, whole, drawn, plan)
-    tasks: list[int] = []
+    results = list[Result]()
     try:
         if (gap := unusable(drawn, plan) or _gap(drawn, estimator, plan, n)) is not None:
             raise gap
@@ -139,38 +128,34 @@ def _begin(
                 # Premise and hypothesis are whole sentences: without a question, equal pairs of any two are asked once.
                 question = "" if rater.role == "entailment" else drawn.question
                 shared[key, kind, n] = judging.add(key, rater, question, measurement(drawn))
-            tasks.append(shared[key, kind, n])
+            results.append(shared[key, kind, n])
     except Missing as missing:
-        return _Begun(estimator, drawn, missing)
-    return _Begun(estimator, drawn, tasks)
+        return partial(estimator.unmeasured, missing.reason, missing.detail)
+
+    def end() -> Uncertainty:
+        found: dict[str, Any] = {}
+        for result in results:
+            fields = result()
+            if isinstance(fields, Missing):
+                return estimator.unmeasured(fields.reason, fields.detail)
+            found |= fields
+        evidence = Evidence(drawn, **found)
+        if seen is not None:
+            seen.append(evidence)
+        return estimator.score(evidence)
+
+    return end
 
 
-def _scores(
-    begun: Sequence[tuple[SampleSet, Sequence[Sequence[_Begun]]]],
-    estimators: Sequence[Estimator],
-    judging: JudgingPass,
-    seen: list[Evidence] | None,
-) -> Iterator[list[Uncertainty]]:
+def _whole(drawn: SampleSet, whole: Estimator, parts: Sequence[_End]) -> _End:
+    return (lambda: combined(whole, [end() for end in parts], drawn)) if whole.members else parts[0]
+
+
+def _ended(judging: JudgingPass, begun: Sequence[Sequence[_End]]) -> Iterator[list[Uncertainty]]:
     """Judge, then apply the formulas."""
-    results = judging.run()
-    for drawn, measurements in begun:
-        scores = [[_score(each, results, seen) for each in own] for own in measurements]
-        yield [
-            combined(whole, own, drawn) if whole.members else own[0]
-            for whole, own in zip(estimators, scores, strict=True)
-        ]
-
-
-def _score(begun: _Begun, results: Sequence[Any], seen: list[Evidence] | None) -> Uncertainty:
-    tasks = begun.tasks
-    found: list[Any] = [tasks] if isinstance(tasks, Missing) else [results[task] for task in tasks]
-    missing = next((each for each in found if isinstance(each, Missing)), None)
-    if missing is not None:
-        return begun.estimator.unmeasured(missing.reason, missing.detail)
-    evidence = Evidence(begun.drawn, **{name: value for fields in found for name, value in fields.items()})
-    if seen is not None:
-        seen.append(evidence)
-    return begun.estimator.score(evidence)
+    judging.run()
+    for ends in begun:
+        yield [end() for end in ends]
 
 
 def unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
