@@ -35,7 +35,6 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from calibrate.data.formats.questions import read_questions as read_embedded
 from examples.demo.embedded import MODEL, TASKS
 from guardrail.sampling.sampler import Sampler
-from guardrail.specs import Clustering
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty import measure_stream
@@ -137,9 +136,9 @@ PEERS: dict[str, Callable[[Plain, Question], None]] = {
 }
 
 
-def ours(judge: NliJudge, questions: Sequence[Question], clustering: Clustering, at_once: int) -> None:
+def ours(judge: NliJudge, questions: Sequence[Question], at_once: int) -> None:
     """Discrete semantic entropy by this library, ``at_once`` questions a call."""
-    estimator = make("discrete_semantic_entropy", judge=judge, clustering=clustering)
+    estimator = make("discrete_semantic_entropy", judge=judge)
     for start in range(0, len(questions), at_once):
         part = questions[start : start + at_once]
         plan = SamplingPlan(n=len(part[0].answers))
@@ -242,9 +241,8 @@ def run(questions: Sequence[Question], *, rounds: int, hidden: int, layers: int)
 
     own = "ours"
     ways: dict[str, Callable[[], None]] = {
-        own: lambda: ours(judge, questions, "components", len(questions)),
-        "ours, greedy": lambda: ours(judge, questions, "greedy", len(questions)),
-        "ours, one question at a time": lambda: ours(judge, questions, "components", 1),
+        own: lambda: ours(judge, questions, len(questions)),
+        "ours, one question at a time": lambda: ours(judge, questions, 1),
         **{name: partial(each, way) for name, way in PEERS.items()},
     }
     work: dict[str, Count] = {}

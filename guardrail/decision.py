@@ -178,7 +178,7 @@ def _alone(drawn: SampleSet, estimator: Estimator, artifact: CalibrationArtifact
     if not own or not answers or own in answers or judge.is_slow:
         return ()
     try:
-        clusters = cluster(drawn.question, [*answers, own], judge, estimator.clustering)
+        clusters = cluster(drawn.question, [*answers, own], judge)
     except Exception:  # a judge may be the user's code, and this note decides nothing
         return ()
     if clusters is None or clusters.assignment[-1] in clusters.assignment[:-1]:

@@ -6,7 +6,7 @@ import logging
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -130,8 +130,6 @@ class EstimatorSpec(Frozen):
     """Unit of the score."""
     judge: JudgeSpec | None = None
     """The equivalence judge, for estimators that cluster."""
-    clustering: Clustering | None = None
-    """The way verdicts become clusters, for estimators that cluster."""
     similarity: JudgeSpec | None = None
     """The graded similarity, for estimators over a graph of samples or over pieces of an answer."""
     entailment: JudgeSpec | None = None
@@ -177,15 +175,6 @@ class EstimatorSpec(Frozen):
     def scale(self) -> tuple[float, ...] | None:
         """First scores, for `then`, of other questions, ascending; None for other scores."""
         return tuple(self.params["ranks"]["scores"][0]) if self.name == "then" else None
-
-
-Clustering = Literal["components", "greedy"]
-"""Ways from pairwise verdicts to clusters.
-
-* components: connected components of the equivalence graph. Does not depend on the order of the samples (default).
-* greedy: each answer is compared with the first member of every cluster so far (Farquhar et al., Nature 2024).
-  Depends on the order when the judge is not transitive: the first matching cluster takes the answer.
-"""
 
 
 class CorrectnessSpec(Frozen):

@@ -13,7 +13,7 @@ from guardrail.items.spec import ITEMS
 from guardrail.judges.base import Role
 from guardrail.judges.registry import JUDGES, SIMILARITIES, make_judge, make_named
 from guardrail.sampling.follow_ups import SCORE
-from guardrail.specs import Clustering, EstimatorSpec, JudgeSpec
+from guardrail.specs import EstimatorSpec, JudgeSpec
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer, make_estimator
 from guardrail.uncertainty.combine import COMBINATIONS, Parts
@@ -33,7 +33,7 @@ _FORMS = "Write then(CHEAP, DEAR, w=0.2, m=2), ties(FIRST, SECOND, r=0.001) or r
 def estimator_key(estimator: Estimator) -> str:
     """Key of an estimator in a record file: its name, and what it compares answers with where that is not the default.
 
-    "semantic_entropy", "semantic_entropy:exact", "semantic_entropy:text(threshold=0.7):greedy",
+    "semantic_entropy", "semantic_entropy:exact", "semantic_entropy:text(threshold=0.7)",
     "eigenvalue:jaccard", "degree:from_judge(exact)", "graded_disagreement:exact:rouge_l", and for combinations
     "then(answer_word_nll, primary_disagreement, w=0.2, m=2)". Other specs have other keys,
     versions aside, and `parse_estimator` makes the same estimator of it, where its judge can be made by name.
@@ -44,21 +44,21 @@ def estimator_key(estimator: Estimator) -> str:
     if estimator.scorer is not None:
         return estimator.name
     own, usual = estimator.spec, make_estimator(estimator.name).spec
-    greedy, alike = own.clustering == "greedy", own.similarity != usual.similarity
+    alike = own.similarity != usual.similarity
     parts = [estimator.name]
-    if own.judge is not None and (own.judge != usual.judge or greedy or alike):
+    if own.judge is not None and (own.judge != usual.judge or alike):
         parts.append(written(own.judge))
     if own.similarity is not None and alike:
         parts.append(written(own.similarity))
     if own.entailment is not None:
         parts.append(written(own.entailment))
-    return ":".join([*parts, "greedy"] if greedy else parts)
+    return ":".join(parts)
 
 
 def parse_estimator(text: str, *, scorers: Sequence[Scorer] = (), bindings: Bindings | None = None) -> Estimator:
     """An estimator from how a user writes it.
 
-    "name", "name:judge", "name:judge:greedy", "name:similarity", "name:judge:similarity" for estimators with both, or a
+    "name", "name:judge", "name:similarity", "name:judge:similarity" for estimators with both, or a
     combination of these: "then(CHEAP, DEAR, w=0.2, m=2)", "ties(FIRST, SECOND)", "rank_mean(A, B, ...)". An empty part
     is the default: "name::rouge_l". A judge or similarity may have parameters: "semantic_entropy:text(threshold=0.7)".
     A judge is a similarity as "degree:from_judge(exact)", and a chat model is one as "chat(model=PROVIDER:MODEL)".
@@ -69,7 +69,7 @@ def parse_estimator(text: str, *, scorers: Sequence[Scorer] = (), bindings: Bind
         bindings: The plan's tools and answer format, which decide the default judge.
 
     Raises:
-        UsageError: Unknown estimator, judge, clustering or similarity.
+        UsageError: Unknown estimator, judge or similarity.
     """
     for each in scorers:
         if text.strip() == each.follow_up:
@@ -77,7 +77,7 @@ def parse_estimator(text: str, *, scorers: Sequence[Scorer] = (), bindings: Bind
     spelled = _read(text)
     if not spelled.parts:
         chosen: dict[str, Any] = {role: _made(role, own) for role, own in spelled.roles.items() if own}
-        return make_estimator(spelled.name, clustering=spelled.clustering or "components", bindings=bindings, **chosen)
+        return make_estimator(spelled.name, bindings=bindings, **chosen)
     parts = [parse_estimator(part, scorers=scorers, bindings=bindings) for part in spelled.parts]
     try:
         return COMBINATIONS[spelled.name](*parts, **spelled.settings)
@@ -138,14 +138,12 @@ class _Spelling:
     Attributes:
         name: Of the score.
         roles: What it compares answers with, for every role it has; "" where the text is silent.
-        clustering: None where the text is silent.
         parts: Of a combination, its scores as written; empty for a plain score.
         settings: Of a combination, its numbers, if written.
     """
 
     name: str
     roles: dict[Role, str] = field(default_factory=dict)
-    clustering: Clustering | None = None
     parts: tuple[str, ...] = ()
     settings: dict[str, float] = field(default_factory=dict)
 
@@ -169,17 +167,11 @@ def _read(text: str) -> _Spelling:
         "entailment": estimator.needs.entailment,
     }
     roles = [role for role, there in has.items() if there]
-    clustering: Clustering | None = None
-    if rest and rest[-1] in ("components", "greedy"):
-        clustering = "greedy" if rest.pop() == "greedy" else "components"
-        if not has["judge"]:
-            raise UsageError(f"{name} groups no answers and knows no clustering; leave {clustering!r} out")
     if len(rest) > len(roles):
         form = ":".join([name, *(role.upper() for role in roles)])
-        also = ", with :greedy behind it where you want that clustering" if has["judge"] else ""
-        raise UsageError(f"cannot read {text!r}. Write {form}{also}.")
+        raise UsageError(f"cannot read {text!r}. Write {form}.")
     rest += [""] * (len(roles) - len(rest))
-    return _Spelling(name, dict(zip(roles, rest, strict=True)), clustering)
+    return _Spelling(name, dict(zip(roles, rest, strict=True)))
 
 
 def _read_combination(text: str, name: str, inner: str) -> _Spelling:
@@ -203,7 +195,7 @@ def _describes(text: str, spec: EstimatorSpec) -> bool:
     if text.strip().startswith(SCORE) or spec.name.startswith((SCORE, IMPORTED)) or spec.name == ITEMS:
         return text.strip() == spec.name
     spelled = _read(text)
-    if spelled.name != spec.name or spelled.clustering not in (None, spec.clustering):
+    if spelled.name != spec.name:
         return False
     if spelled.parts:
         stored = Parts.from_stored(spec.params)

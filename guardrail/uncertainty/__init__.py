@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..specs import Clustering, EstimatorSpec
+from ..specs import EstimatorSpec
 from ..types import Missing
 from .base import Estimator, Evidence, Needs
 from .combine import rank_mean, then, ties
@@ -13,7 +13,6 @@ from .registry import from_spec, list_estimators, make_estimator
 from .scorer import Scorer, scorer
 
 __all__ = [
-    "Clustering",
     "Clusters",
     "Estimator",
     "EstimatorSpec",

@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..judges import Entailment, Judge, Similarity
 from ..judges.base import Comparer
 from ..sampling.follow_ups import SCORE, AnswerScorer, FollowUp
-from ..specs import Clustering, EstimatorSpec
+from ..specs import EstimatorSpec
 from ..types import Basis, Missing, Sample, SampleSet, Uncertainty, Unit, Unmeasured
 from .alignment import Level
 from .comparing import Clusters
@@ -121,7 +121,6 @@ class Estimator:
         needs: The data that must be drawn.
         formula: The pure function itself.
         judge: Equivalence judge, for estimators that cluster.
-        clustering: How verdicts become clusters.
         similarity: Graded similarity, for estimators over a graph of samples or over pieces of an answer.
         entailment: Entailment model, for estimators that look for contradictions.
         members: The scores that it combines, for a combination (`guardrail.uncertainty.combine`).
@@ -136,7 +135,6 @@ class Estimator:
     needs: Needs
     formula: Formula
     judge: Judge | None = None
-    clustering: Clustering = "components"
     similarity: Similarity | None = None
     entailment: Entailment | None = None
     members: tuple[Estimator, ...] = ()
@@ -224,7 +222,6 @@ class Estimator:
             version=self.version,
             unit=self.unit,
             judge=self.judge.spec if self.judge is not None else None,
-            clustering=self.clustering if self.judge is not None else None,
             similarity=self.similarity.spec if self.similarity is not None else None,
             entailment=self.entailment.spec if self.entailment is not None else None,
             params=dict(self.params),

@@ -1,17 +1,16 @@
 """Comparisons behind scores: the pairs of texts to rate, and the evidence that follows from the ratings.
 
-Clusters are always a partition, order-free by default.
+Clusters are a partition that does not depend on the order of the samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from ..judges import Judge, Similarity, is_canonical_call, is_refusal
 from ..judges.base import Comparer
-from ..specs import Clustering
 from ..types import Frozen, Missing, SampleSet, Unmeasured
 from .alignment import Level, spans, without, words
 
@@ -52,9 +51,9 @@ class Folded(Frozen):
     judged: tuple[str, ...]
     """Keys that must be judged, in order of first appearance; refusals and tool calls equal no other key."""
 
-    def pairs(self, *, ordered: bool = True) -> list[Pair]:
-        """Every two of the judged keys, once; ordered, so that the order of the answers does not count."""
-        keys = sorted(self.judged) if ordered else self.judged
+    def pairs(self) -> list[Pair]:
+        """Every two of the judged keys, once; sorted, so that the order of the answers does not count."""
+        keys = sorted(self.judged)
         return [(a, b) for i, a in enumerate(keys) for b in keys[i + 1 :]]
 
     def texts(self, pairs: Sequence[Pair]) -> list[Pair]:
@@ -89,8 +88,8 @@ def fold(answers: Sequence[str], judge: Comparer) -> Folded:
     return Folded(keys=tuple(key_of[answer] for answer in answers), text_of=text_of, judged=tuple(judged))
 
 
-def cluster(question: str, answers: Sequence[str], judge: Judge, method: Clustering = "components") -> Clusters | None:
-    """Group answers that mean the same.
+def cluster(question: str, answers: Sequence[str], judge: Judge) -> Clusters | None:
+    """Group answers that mean the same: connected components of the judge's verdicts.
 
     Equal strings (white space aside) are one before anything is judged. Refusals ("I don't know") form a separate
     cluster and are not judged either, and tool calls are the same only if their canonical JSON is equal (`fold`).
@@ -99,24 +98,22 @@ def cluster(question: str, answers: Sequence[str], judge: Judge, method: Cluster
         question: The question they answer, for judges that read it.
         answers: One text for each sample.
         judge: Decides pairs: of u distinct strings u (u - 1) / 2, unordered, in one batch.
-        method: How pairwise verdicts become clusters: connected components, or "greedy" (each answer joins the first
-            cluster, in the order of the samples, whose first answer it equals).
 
     Returns:
         A partition, or None if the judge gave no verdict on a pair.
     """
-    pairs, partition = _clustering(answers, judge, method)
+    pairs, partition = _clustering(answers, judge)
     verdicts = judge.equivalent(question, pairs) if pairs else []
     return None if None in verdicts else partition(verdicts)
 
 
-def clusters_of(drawn: SampleSet, judge: Judge, method: Clustering, *, primary: bool) -> Asking:
+def clusters_of(drawn: SampleSet, judge: Judge, *, primary: bool) -> Asking:
     """The clusters of the samples, and with ``primary`` the one that the primary answer belongs to."""
     answers = _answers(drawn)
     if not primary:
-        pairs, partition = _clustering(answers, judge, method)
+        pairs, partition = _clustering(answers, judge)
         return Asking(pairs, lambda verdicts: {"clusters": partition(verdicts)})
-    pairs, partition = _clustering([*answers, _primary(drawn)], judge, method)
+    pairs, partition = _clustering([*answers, _primary(drawn)], judge)
 
     def split(verdicts: Sequence[bool]) -> dict[str, Any]:
         *assignment, label = partition(verdicts).assignment
@@ -136,16 +133,13 @@ def _primary(drawn: SampleSet) -> str:
     return drawn.primary.comparable
 
 
-def _clustering(
-    answers: Sequence[str], judge: Judge, method: Clustering
-) -> tuple[list[Pair], Callable[[Sequence[Any]], Clusters]]:
+def _clustering(answers: Sequence[str], judge: Judge) -> tuple[list[Pair], Callable[[Sequence[Any]], Clusters]]:
     """The pairs that `cluster` asks about, and the partition that follows from the verdicts."""
     folded = fold(answers, judge)
-    pairs = folded.pairs(ordered=method == "components")
+    pairs = folded.pairs()
 
     def partition(verdicts: Sequence[bool]) -> Clusters:
-        same = [pair for pair, verdict in zip(pairs, verdicts, strict=True) if verdict]
-        root_of = _components(same) if method == "components" else _first_match(folded.judged, frozenset(same))
+        root_of = _components([pair for pair, verdict in zip(pairs, verdicts, strict=True) if verdict])
         roots = [root_of.get(key, key) for key in folded.keys]
         number = {root: i for i, root in enumerate(dict.fromkeys(roots))}
         return Clusters(assignment=tuple(number[root] for root in roots))
@@ -165,18 +159,6 @@ def _components(same: Sequence[Pair]) -> dict[str, str]:
     for a, b in same:
         root_of[find(b)] = find(a)
     return {key: find(key) for key in root_of}
-
-
-def _first_match(keys: Sequence[str], same: Collection[Pair]) -> dict[str, str]:
-    """The founder of each key's cluster: the first founder before it that it equals, or itself.
-
-    The Nature code lets a founder take over later answers that already have a cluster.
-    """
-    founder_of: dict[str, str] = {}
-    for key in keys:
-        founders = (founder for founder, own in founder_of.items() if founder == own)
-        founder_of[key] = next((founder for founder in founders if (founder, key) in same), key)
-    return founder_of
 
 
 # -- Graded similarity -------------------------------------------------------------------------------------------------

@@ -35,8 +35,8 @@ def discrete_semantic_entropy(evidence: Evidence) -> float:
     """Discrete semantic entropy: P(C) = |C| / n over clusters of equal meaning, -sum_C P ln P. Nats, in [0, ln n].
 
     With n = 10 it takes at most 42 values, with a large block at 0: thresholds treat ties as blocks.
-    Source: Farquhar et al., Nature 2024 (the black-box variant). Clusters are connected components by default, which
-    does not depend on the order of the samples; the paper's greedy assignment is the named variant "greedy".
+    Source: Farquhar et al., Nature 2024 (the black-box variant). Difference: clusters are connected components, which
+    do not depend on the order of the samples; the paper assigns each answer to the first cluster that it fits.
     """
     return _entropy(_clusters(evidence).sizes)
 
@@ -87,8 +87,7 @@ def num_sets(evidence: Evidence) -> float:
     """Number of semantic sets: how many clusters of equal meaning the samples form. Count, whole, in [1, n].
 
     Sizes do not count: 9 + 1 and 5 + 5 both score 2, so ties are large blocks. Refusals count as one set.
-    Source: Lin et al., TMLR 2024 (NumSet). They merge answers if neither contradicts the other; here the judge decides,
-    and clusters are connected components by default.
+    Source: Lin et al., TMLR 2024 (NumSet). They merge answers if neither contradicts the other; here the judge decides.
     """
     return float(len(_clusters(evidence).sizes))
 

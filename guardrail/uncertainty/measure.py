@@ -87,8 +87,8 @@ def _readings(estimator: Estimator) -> list[_Reading]:
         readings.append((f"{rater.role} {rater.spec.model_dump_json()}", rater, kind, measurement))
 
     if (judge := estimator.judge) is not None:
-        grouped = partial(clusters_of, judge=judge, method=estimator.clustering, primary=needs.primary)
-        add(judge, (estimator.clustering, needs.primary), grouped)
+        grouped = partial(clusters_of, judge=judge, primary=needs.primary)
+        add(judge, needs.primary, grouped)
     if (similarity := estimator.similarity) is not None:
         if needs.similarity:
             add(similarity, "matrix", partial(matrix, similarity=similarity))

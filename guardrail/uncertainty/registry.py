@@ -12,7 +12,7 @@ from ..judges import Entailment, Judge, JudgeSpec, Similarity, default_judge
 from ..judges.base import Role
 from ..judges.registry import make_named
 from ..sampling.follow_ups import FOLLOW_UPS, SCORE
-from ..specs import Clustering, EstimatorSpec
+from ..specs import EstimatorSpec
 from ..types import Bindings
 from . import entropy, graph, likelihood, relevance, selfcheck
 from .base import Estimator
@@ -41,7 +41,6 @@ def make_estimator(
     name: str,
     *,
     judge: Judge | None = None,
-    clustering: Clustering = "components",
     similarity: Similarity | None = None,
     entailment: Entailment | None = None,
     bindings: Bindings | None = None,
@@ -52,7 +51,6 @@ def make_estimator(
         name: One of `list_estimators()`.
         judge: Equivalence judge, for estimators that cluster. Default: `default_judge` of the bindings: `text`,
             or `json` if answers have a format.
-        clustering: How verdicts become clusters.
         similarity: Graded similarity, for estimators over a graph or over pieces of an answer. Default:
             `guarded_jaccard`; `rouge_l` for `lexical_similarity`; `jaccard` for `graded_disagreement`.
         entailment: Entailment model, for estimators that look for contradictions. It has no default: without one
@@ -79,7 +77,7 @@ def make_estimator(
             instead = "pass similarity=from_judge(judge)" if rates else "leave judge out"
             raise UsageError(f"{name} does not group answers and takes no judge; {instead}")
         return estimator
-    return replace(estimator, judge=judge or default_judge(bindings), clustering=clustering)
+    return replace(estimator, judge=judge or default_judge(bindings))
 
 
 def from_spec(
@@ -129,7 +127,7 @@ def from_spec(
         raise ArtifactMismatchError(f"calibrated with score {spec.name!r}, which this version does not have")
     objects: dict[Role, Any] = {"judge": judge, "similarity": similarity, "entailment": entailment}
     chosen: dict[str, Any] = {role: one or _remade(role, getattr(spec, role)) for role, one in objects.items()}
-    running = make_estimator(spec.name, clustering=spec.clustering or "components", **chosen)
+    running = make_estimator(spec.name, **chosen)
     if running.spec != spec:
         raise ArtifactMismatchError(
             f"score differs: calibrated with {spec.model_dump()}, running {running.spec.model_dump()}. "

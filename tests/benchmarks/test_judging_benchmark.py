@@ -26,6 +26,5 @@ def test_counts_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("ours", "ours, one question at a time"):
         assert 3 <= table[name]["judgements"] <= 6, "three pairs, the second direction where the first was entailed"
         assert table[name]["forwards"] <= 2
-    assert table["ours, greedy"]["judgements"] <= table["ours"]["judgements"]
     assert table["ours"]["ratio"] == 1
     assert len(capsys.readouterr().out.splitlines()) == 3 + len(table)

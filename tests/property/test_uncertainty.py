@@ -46,9 +46,9 @@ def drawn(texts: list[str], logprobs: list[float] | None = None) -> SampleSet:
     return SampleSet(question="q", primary=Sample(text="x"), samples=samples)
 
 
-@given(TEXTS, st.sampled_from([ExactJudge(), TextJudge()]), st.sampled_from(["components", "greedy"]))
-def test_clusters_are_a_partition(texts: list[str], judge: ExactJudge, method: str) -> None:
-    clusters = cluster("q", texts, judge, method)  # type: ignore[arg-type]
+@given(TEXTS, st.sampled_from([ExactJudge(), TextJudge()]))
+def test_clusters_are_a_partition(texts: list[str], judge: ExactJudge) -> None:
+    clusters = cluster("q", texts, judge)
     assert clusters is not None
     assert len(clusters.assignment) == len(texts)
     assert sum(clusters.sizes) == len(texts)
@@ -159,30 +159,6 @@ def test_length_normalised_entropy_is_bit_equal_under_permutation(
     assert min(-p for p in logprobs) - 1e-9 <= value <= max(-p for p in logprobs) + 1e-9
     shuffle.shuffle(logprobs)
     assert measure(drawn(texts, logprobs), make("length_normalised_entropy"), plan).value == value
-
-
-SHORT = st.lists(st.sampled_from("0123456789"), min_size=2, max_size=9)
-
-
-@given(SHORT)
-def test_greedy_is_first_match(texts: list[str]) -> None:
-    """The oracle compares one answer after the other with the founders so far, until a founder matches."""
-    founders: list[str] = []
-    expected: list[int] = []
-    number: dict[str, int] = {}
-    for text in texts:
-        if text not in number:
-            for place, founder in enumerate(founders):
-                if abs(int(founder) - int(text)) <= 1:
-                    number[text] = place
-                    break
-            else:
-                number[text] = len(founders)
-                founders.append(text)
-        expected.append(number[text])
-    clusters = cluster("q", texts, Neighbours(), "greedy")
-    assert clusters is not None
-    assert clusters.assignment == tuple(expected)
 
 
 @given(st.lists(st.text("ab ", max_size=9), min_size=2, max_size=2))

@@ -65,7 +65,7 @@ def model() -> ScriptedChat:
             "disagreement, w=0.2, m=2", "disagreement:exact, w=0.5, m=4")),
         ("ties(verbalised, sequence_nll)", "ties(verbalised, sequence_nll, r=0.001)"),
         ("rank_mean(num_sets, degree, sequence_nll)", "rank_mean(num_sets, degree, sequence_nll)"),
-        ("rank_mean(degree, num_sets:text(threshold=0.9):greedy)",) * 2,
+        ("rank_mean(degree, num_sets:text(threshold=0.9))",) * 2,
     ],
 )  # fmt: skip
 def test_an_expression_is_read_as_it_is_shown(text: str, key: str) -> None:

@@ -48,15 +48,11 @@ SIMILARITIES: tuple[Similarity, ...] = (Jaccard(), GuardedJaccard(), RougeL(), *
 
 
 def variants(name: str) -> list[Estimator]:
-    """An estimator with every light judge, clustering and similarity that it takes."""
+    """An estimator with every light judge and similarity that it takes."""
     plain = make(name)
     judges = JUDGES if plain.needs.judge else (None,)
     similarities = SIMILARITIES if plain.similarity is not None else (None,)
-    clusterings = ("components", "greedy") if plain.needs.judge else ("components",)
-    return [
-        make(name, judge=judge, similarity=similarity, clustering="greedy" if clustering == "greedy" else "components")
-        for judge, similarity, clustering in product(judges, similarities, clusterings)
-    ]
+    return [make(name, judge=judge, similarity=similarity) for judge, similarity in product(judges, similarities)]
 
 
 @pytest.mark.parametrize("name", available())
@@ -72,7 +68,7 @@ def test_every_spec_has_its_own_key_which_is_read_back(name: str) -> None:
 
 def test_variants_are_the_ones_there_are() -> None:
     counts = {name: len(variants(name)) for name in ("perplexity", "degree", "num_sets", "graded_disagreement")}
-    assert counts == {"perplexity": 1, "degree": 9, "num_sets": 12, "graded_disagreement": 108}
+    assert counts == {"perplexity": 1, "degree": 9, "num_sets": 6, "graded_disagreement": 54}
 
 
 values = st.recursive(
@@ -87,7 +83,7 @@ parameters = st.dictionaries(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), valu
 def test_parameters_are_read_back_whatever_is_in_them(params: dict[str, object]) -> None:
     text = written(JudgeSpec(name="judge", version=1, params=params))
     assert parse_name(text) == ("judge", params)
-    assert cut(f"num_sets:{text}:greedy", ":") == ["num_sets", text, "greedy"]
+    assert cut(f"graded_disagreement:{text}:rouge_l", ":") == ["graded_disagreement", text, "rouge_l"]
     assert cut(f"degree,num_sets:{text}", ",") == ["degree", f"num_sets:{text}"]
 
 
@@ -118,12 +114,8 @@ def test_a_judge_is_a_similarity_in_three_ways() -> None:
 
 
 def test_graded_disagreement_takes_a_judge_and_a_similarity() -> None:
-    parsed = parse_estimator("graded_disagreement:exact:rouge_l:greedy")
-    assert (parsed.spec.judge, parsed.spec.similarity, parsed.clustering) == (
-        ExactJudge().spec,
-        RougeL().spec,
-        "greedy",
-    )
+    parsed = parse_estimator("graded_disagreement:exact:rouge_l")
+    assert (parsed.spec.judge, parsed.spec.similarity) == (ExactJudge().spec, RougeL().spec)
     assert parse_estimator("graded_disagreement::rouge_l").spec == make("graded_disagreement", similarity=RougeL()).spec
     assert estimator_key(parse_estimator("graded_disagreement:exact:jaccard")) == "graded_disagreement:exact"
 
@@ -135,10 +127,9 @@ def test_graded_disagreement_takes_a_judge_and_a_similarity() -> None:
         ("graded_disagreement:rouge_l", "graded_disagreement::rouge_l"),
         ("num_sets:rouge_l", "rouge_l is a similarity, not a judge; choose one of: .*tool_call"),
         ("degree:from_judge(chat(model=openai:gpt-4o))", "as the judge of a score only"),
-        ("graded_disagreement:exact:rouge_l:x", "Write graded_disagreement:JUDGE:SIMILARITY, with :greedy"),
+        ("graded_disagreement:exact:rouge_l:x", r"Write graded_disagreement:JUDGE:SIMILARITY\."),
         ("degree:jaccard:x", r"Write degree:SIMILARITY\."),
         ("perplexity:exact", "Write perplexity"),
-        ("degree:jaccard:greedy", "knows no clustering; leave 'greedy' out"),
         ("imported:own", "came with an imported file"),
         ("num_sets:text(treshold=1)", "does not take the parameters"),
     ],
@@ -220,7 +211,6 @@ def test_what_a_text_leaves_open_is_what_the_file_has(text: str) -> None:
         "num_sets:nli(model=./w, revision=sha256:1b)",
         f"num_sets:nli(model=./w, revision={COMMIT})",
         "num_sets:nli(model=./w, precision=bfloat16)",
-        "num_sets:nli(model=./w):greedy",
         "num_sets:exact",
         "num_sets:text",
         "self_consistency:nli(model=./w)",
@@ -235,10 +225,7 @@ def test_nothing_else_is_taken_for_it(text: str) -> None:
 
 def test_of_several_the_plain_one_else_all_are_named() -> None:
     first, two = make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=Model(**{**PINNED, "model": "./v"}))
-    greedy = make("num_sets", judge=Model(**PINNED), clustering="greedy")
-    specs = specs_by_key(first, greedy)
-    assert stored_key(specs, "num_sets:nli(model=./w)") == estimator_key(first)
-    assert stored_key(specs, "num_sets:nli:greedy") == estimator_key(greedy)
+    specs = specs_by_key(first, make("num_sets", judge=TextJudge(threshold=0.7)))
     assert stored_key({**specs, "num_sets": make("num_sets").spec}, "num_sets:text") == "num_sets"
     with pytest.raises(UsageError) as caught:
         stored_key(specs_by_key(first, two), "num_sets:nli")

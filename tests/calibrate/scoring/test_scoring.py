@@ -22,8 +22,6 @@ from guardrail.uncertainty import measure
         ("semantic_entropy", "semantic_entropy"),
         ("semantic_entropy:text", "semantic_entropy"),
         ("semantic_entropy:exact", "semantic_entropy:exact"),
-        ("self_consistency::greedy", "self_consistency:text(threshold=0.6):greedy"),
-        ("self_consistency:exact:greedy", "self_consistency:exact:greedy"),
         ("eigenvalue:guarded_jaccard", "eigenvalue"),
         ("eigenvalue:rouge_l", "eigenvalue:rouge_l"),
         ("num_sets:numeric", "num_sets:numeric"),

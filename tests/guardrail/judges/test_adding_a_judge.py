@@ -77,7 +77,7 @@ def test_it_is_made_by_name_and_from_an_artifact() -> None:
 
 @pytest.mark.usefixtures("added")
 def test_calibrate_scores_with_it_by_name(tmp_path: Path) -> None:
-    for key in ("num_sets:first_letter:greedy", "degree:from_judge(first_letter)"):
+    for key in ("num_sets:first_letter", "degree:from_judge(first_letter)"):
         assert estimator_key(parse_estimator(key)) == key
     path = tmp_path / "records.jsonl"
     write_records(path, header_of(4, 3), made_records(4, 3))

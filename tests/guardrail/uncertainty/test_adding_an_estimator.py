@@ -92,7 +92,7 @@ def test_it_is_unknown_before() -> None:
 
 @pytest.mark.usefixtures("added")
 def test_it_is_made_by_name_and_from_its_spec() -> None:
-    estimator = make_estimator("gini", judge=make_judge("exact"), clustering="greedy")
+    estimator = make_estimator("gini", judge=make_judge("exact"))
     assert "gini" in list_estimators()
     assert estimator.spec.judge == ExactJudge().spec
     assert make_estimator("gini").spec.judge == make_judge("text").spec  # the default judge
@@ -111,7 +111,7 @@ def test_its_plan_is_drawn_and_measured() -> None:
 
 @pytest.mark.usefixtures("added")
 def test_calibrate_scores_it_by_name(tmp_path: Path) -> None:
-    key = "gini:exact:greedy"
+    key = "gini:exact"
     assert estimator_key(parse_estimator(key)) == key
     assert "gini" in {estimator.name for estimator in supported(SamplingPlan(n=10))}
     path = tmp_path / "records.jsonl"

@@ -52,7 +52,7 @@ def of_all_kinds(similar: Words) -> list[Estimator]:
     judge = SameWords(similar)
     return [
         make("num_sets"),
-        make("semantic_entropy", clustering="greedy"),
+        make("semantic_entropy"),
         make("self_consistency", judge=NumericJudge()),
         make("degree"),
         make("perplexity"),
