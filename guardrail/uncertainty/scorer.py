@@ -18,7 +18,6 @@ from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from importlib.metadata import entry_points
 from inspect import Parameter, iscoroutinefunction, signature
 from numbers import Real
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
 
-from ..errors import ArtifactMismatchError, GuardrailError, UsageError, load_entry_point
+from ..errors import ArtifactMismatchError, GuardrailError, UsageError
 from ..foreign_errors import describe_error
 from ..plain_json import canonical_json, sha256_hex
 from ..prompting import PromptWrapping, copies_of
@@ -47,8 +46,6 @@ Direction = Literal["certain", "uncertain"]
 
 READS = ("question", "answer", "messages", "slots", "tool_calls", "logprobs", "samples")
 """Parameter names of a scorer. The last two have to be drawn; the others cost nothing."""
-GROUP = "acrc_guardrail.scorers"
-"""Entry-point group of scorers that packages offer: a `Scorer`, or a function without arguments that makes one."""
 TIMEOUT = 30.0
 """Seconds that a score may take by default."""
 HANGING = 64
@@ -293,21 +290,16 @@ def scorer(
 
 
 def load_scorer(text: str) -> Scorer:
-    """The scorer that "MODULE:NAME" names, also in the working folder, or the name of an entry point.
+    """The scorer that "MODULE:NAME" names, also in the working folder: a `Scorer`, or a function that makes one.
 
     It runs code: never pass names from untrusted input.
 
     Raises:
         UsageError: Nothing is found there, or it is not a scorer.
     """
-    if ":" in text:
-        loaded = import_named(text, f"scorer {text!r}")
-    else:
-        offered = {entry.name: entry for entry in entry_points(group=GROUP)}
-        if text not in offered:
-            listed = ", ".join(sorted(offered)) or "none is installed"
-            raise UsageError(f"no scorer named {text!r} (offered by packages: {listed}). Write MODULE:NAME.")
-        loaded = load_entry_point(offered[text])
+    if ":" not in text:
+        raise UsageError(f"scorer {text!r} names no attribute. Write MODULE:NAME, e.g. my_scores:verified.")
+    loaded = import_named(text, f"scorer {text!r}")
     if callable(loaded) and not isinstance(loaded, Scorer) and not signature(loaded).parameters:
         loaded = loaded()
     if not isinstance(loaded, Scorer):
