@@ -122,7 +122,7 @@ def test_run_with_a_scorer(questions: Path, tmp_path: Path) -> None:
 
 def test_names_of_scorers() -> None:
     assert load_scorer(f"{HERE}:rank") is load_scorer(f"{HERE}:made") is rank
-    with pytest.raises(UsageError, match="'rank' names no attribute. Write MODULE:NAME"):
+    with pytest.raises(UsageError, match=r"'rank' names no attribute\. Write MODULE:NAME"):
         load_scorer("rank")
     with pytest.raises(UsageError, match=r"is a ScriptedChat. Decorate the function"):
         load_scorer(f"{HERE}:MODEL")

@@ -185,11 +185,3 @@ def test_a_plan_with_a_scorer_needs_it_and_no_engine_has_it(tmp_path: Path) -> N
     engine: Any = object()
     with pytest.raises(UsageError, match="calibrate score --scorer"):
         collect_records(QUESTIONS, MODEL, plan, tmp_path / "r.jsonl", scorer=rank.scorer, engine=engine)
-
-
-def test_a_report_on_a_score(tmp_path: Path) -> None:
-    rank = Rank()
-    records = Records(collected(tmp_path / "r.jsonl", rank)).score(rank.scorer).label("exact")
-    records.fit(alpha=0.1, rule="certified")
-    page, *_ = records.report(tmp_path / "report.html", splits=0)
-    assert KEY in page.read_text(encoding="utf-8")

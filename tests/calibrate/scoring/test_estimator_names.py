@@ -232,12 +232,6 @@ def test_of_several_the_plain_one_else_all_are_named() -> None:
     assert all(estimator_key(each) in str(caught.value) for each in (first, two))
 
 
-def test_every_key_finds_itself() -> None:
-    specs = {estimator_key(estimator): estimator.spec for name in available() for estimator in variants(name)}
-    for key in specs:
-        assert stored_key(specs, key) == key
-
-
 def test_a_chat_model_is_a_judge_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its scores are found again without asking for the model, which another command may not reach."""
     monkeypatch.chdir(tmp_path)

@@ -13,13 +13,12 @@ from typer.testing import CliRunner
 from benchmarks.scoring import header_of, made_records
 from calibrate.cli import app
 from calibrate.data.records import read_records, read_spans, write_records
-from calibrate.scoring.compute import lacking, score_file, score_records, supported, with_cache
+from calibrate.scoring.compute import lacking, score_file, score_records, supported
 from calibrate.scoring.names import parse_estimator
 from calibrate.spec_syntax import parse_name
 from guardrail.errors import RecordError, UsageError
 from guardrail.guard.record_lines import RecordLines
-from guardrail.judges import ExactJudge, Judge, JudgeSpec, from_judge
-from guardrail.judges.cache import CachedJudge, PairCache
+from guardrail.judges import Judge, JudgeSpec
 from guardrail.judges.registry import JUDGES
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
@@ -208,17 +207,6 @@ class Heavy(Judge):
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         Heavy.asked += len(pairs)
         return [False] * len(pairs)
-
-
-def test_only_models_are_cached(tmp_path: Path) -> None:
-    cache = PairCache(tmp_path / "pairs.sqlite")
-    for light in (make("num_sets"), make("degree"), make("degree", similarity=from_judge(ExactJudge()))):
-        kept = with_cache(light, cache)
-        assert (kept.judge, kept.similarity) == (light.judge, light.similarity)
-    heavy = with_cache(make("num_sets", judge=Heavy()), cache)
-    assert isinstance(heavy.judge, CachedJudge)
-    assert heavy.spec == make("num_sets", judge=Heavy()).spec
-    assert with_cache(make("degree", similarity=from_judge(Heavy())), cache).similarity is not None
 
 
 def test_all_estimators_and_what_the_others_lack(tmp_path: Path) -> None:

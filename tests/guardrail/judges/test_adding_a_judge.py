@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,11 +13,11 @@ from benchmarks.scoring import header_of, made_records
 from calibrate.cli import app
 from calibrate.data.records import read_records, write_records
 from calibrate.scoring.names import estimator_key, parse_estimator
-from guardrail import Guardrail, make_estimator, make_judge, plan_for
+from guardrail import make_estimator, make_judge, plan_for
 from guardrail.errors import UsageError
 from guardrail.judges import EqualityJudge, ExactJudge, Item, Judge, JudgeSpec, list_judges
 from guardrail.judges.registry import JUDGES
-from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, ToolCall, canonical_calls
 from guardrail.uncertainty import cluster, from_spec, measure
 
@@ -144,28 +142,6 @@ def test_a_judge_that_knows_tool_calls_is_asked_about_them() -> None:
         clusters = cluster("q", calls, judge)
         assert clusters is not None
         assert clusters.sizes == sizes
-
-
-class Watched(FirstLetterJudge):
-    def __init__(self) -> None:
-        self.threads: set[int] = set()
-
-    def identity(self, text: str) -> str:
-        self.threads.add(threading.get_ident())
-        return super().identity(text)
-
-
-class WatchedAndSlow(Watched):
-    is_slow = True
-
-
-@pytest.mark.parametrize(("judge", "in_a_thread"), [(WatchedAndSlow(), True), (Watched(), False)])
-def test_only_a_slow_judge_is_asked_in_a_thread(judge: Watched, in_a_thread: bool) -> None:
-    estimator = make_estimator(NAME, judge=judge)
-    artifact = make_artifact(MODEL).model_copy(update={"estimator": estimator.spec})
-    asyncio.run(Guardrail(model=MODEL, artifact=artifact, using={"judge": judge}).aassess("spread?"))
-    assert judge.threads
-    assert (threading.get_ident() not in judge.threads) == in_a_thread
 
 
 def test_a_pinned_model_may_lie_elsewhere() -> None:

@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -119,14 +118,6 @@ def test_spec_and_identity_are_those_of_the_judge(cache: PairCache) -> None:
     assert (slow.identity(" The 50%"), slow.judges_tool_calls, slow.is_slow) == ("The 50%", False, True)
     with pytest.raises(UsageError, match="str is neither a judge nor"):
         cached("exact", cache)  # type: ignore[type-var]
-
-
-def test_threads_share_a_cache(cache: PairCache) -> None:
-    judge = cached(SlowJudge(), cache)
-    with ThreadPoolExecutor(8) as pool:
-        verdicts = list(pool.map(lambda i: judge.equivalent("q", [("a", f"b{i % 20}")]), range(200)))
-    assert verdicts == [[True]] * 200
-    assert len(cache) == 20
 
 
 def test_processes_share_a_cache(tmp_path: Path) -> None:

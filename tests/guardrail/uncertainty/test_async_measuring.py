@@ -60,18 +60,6 @@ def test_the_loop_runs_while_a_judge_thinks(way: str) -> None:
     assert judge.threads == {threading.get_ident()}  # a sync caller waits anyway
 
 
-def test_async_and_sync_verdicts_are_the_same() -> None:
-    judge = Patient()
-    judge.loop_ran.set()
-    spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
-    for threshold in (0.0, 1.0, 2.0, 3.0):
-        artifact = make_artifact(MODEL, threshold=threshold).model_copy(update={"estimator": spec})
-        guard = Guardrail(model=MODEL, artifact=artifact, using={"judge": judge}, remember=0)
-        blocking, awaited = guard.assess("q"), asyncio.run(guard.aassess("q"))
-        assert blocking.model_dump(exclude={"cost"}) == awaited.model_dump(exclude={"cost"})
-        assert blocking.cost.calls == awaited.cost.calls
-
-
 class Alike(Similarity):
     spec = JudgeSpec(name="rouge_l", version=1, params={})
 

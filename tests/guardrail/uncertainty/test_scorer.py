@@ -402,13 +402,6 @@ def test_a_guard_refuses_a_missing_and_a_needless_scorer() -> None:
         Guardrail(model=MODEL, artifact=make_artifact(MODEL), using={"scorer": rated(0.5)})
 
 
-def test_a_spec_survives_storing(tmp_path: Path) -> None:
-    own = rated(0.5, params={"model": "a", "cuts": (1, 2)})
-    artifact_of(own).save(tmp_path / "artifact.json")
-    guard = Guardrail(model=MODEL, artifact=tmp_path / "artifact.json", using={"scorer": own})
-    assert guard.assess("q?").accepted
-
-
 def test_a_reply_of_another_scorer_of_the_same_name_is_not_read() -> None:
     drawn = drawn_with(rated(0.9, params={"model": "a"}))
     score = measure(drawn, rated(0.9, params={"model": "b"}).estimator, plan_for([rated(0.9).estimator]))
