@@ -111,7 +111,7 @@ def _auroc(artifact: CalibrationArtifact) -> str:
     interval = auroc_of(artifact)
     if interval is None:
         return "of whole answers only" if artifact.items is not None else "only one class"
-    return f"{interval.value:.3f} ({percent(interval.confidence)} interval {interval.low:.3f} to {interval.high:.3f})"
+    return f"{interval.value:.3f} (95 % interval {interval.low:.3f} to {interval.high:.3f})"
 
 
 def describe_spec(name: str, params: dict[str, object]) -> str:

@@ -18,13 +18,15 @@ from scipy import special
 from guardrail.errors import UsageError
 from guardrail.types import Frozen
 
-from ..rules.counts import Counts, check_share, counts, items
+from ..rules.counts import Counts, counts, items
 
 __all__ = ["AurocInterval", "auroc", "auroc_interval", "fisher_exact", "ks_two_sample", "ranking_of"]
 
+_Z = float(special.ndtri(0.975))
+
 
 class AurocInterval(Frozen):
-    """AUROC of a score for errors, with a confidence interval."""
+    """AUROC of a score for errors, with its 95 % confidence interval."""
 
     value: float
     """P(a wrong answer is less certain than a right one), ties counting half."""
@@ -32,10 +34,6 @@ class AurocInterval(Frozen):
     """Lower end."""
     high: float
     """Upper end."""
-    se: float
-    """DeLong's standard error; 0 when the sample shows no spread (a perfect ranking)."""
-    confidence: float
-    """Coverage of the interval, asymptotically."""
 
     @property
     def verdict(self) -> Literal["ranks", "unclear", "reversed"]:
@@ -53,8 +51,8 @@ def auroc(uncertainty: ArrayLike, error: ArrayLike) -> float | None:
     return counts(uncertainty, error).auroc
 
 
-def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float = 0.95) -> AurocInterval | None:
-    """AUROC with a DeLong interval on the logit scale; None if there is only one class.
+def auroc_interval(uncertainty: ArrayLike, error: ArrayLike) -> AurocInterval | None:
+    """AUROC with a 95 % DeLong interval on the logit scale; None if there is only one class.
 
     DeLong, DeLong & Clarke-Pearson (1988): each wrong answer has the share of right answers it is less certain than
     (ties half), each right answer the share of wrong ones; the variance of the AUROC is the sum of the sample variances
@@ -65,12 +63,10 @@ def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float =
     Args:
         uncertainty: Scores, shape (n,), finite; higher is less certain.
         error: 0 or 1, shape (n,).
-        confidence: Coverage, in (0, 1).
 
     Raises:
-        UsageError: As :func:`calibrate.fit`, or a confidence outside (0, 1).
+        UsageError: As :func:`calibrate.fit`.
     """
-    check_share("confidence", confidence)
     scores, labels = items(uncertainty, error)
     wrong, right = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
     if not wrong.size or not right.size:
@@ -78,17 +74,14 @@ def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float =
     of_wrong, of_right = _share_below(wrong, right), 1.0 - _share_below(right, wrong)
     value = float(of_wrong.mean())
     variance = _variance_of_mean(of_wrong) + _variance_of_mean(of_right)
-    z = float(special.ndtri(0.5 + confidence / 2))
     if 0 < value < 1 and 0 < variance < math.inf:
-        se = math.sqrt(variance)
         # The derivative of the logit carries the standard error over to its scale.
-        reach = z * se / (value * (1 - value))
+        reach = _Z * math.sqrt(variance) / (value * (1 - value))
         centre = math.log(value / (1 - value))
         low, high = float(special.expit(centre - reach)), float(special.expit(centre + reach))
     else:
-        se = 0.0
-        low, high = _newcombe(value, wrong.size, right.size, z)
-    return AurocInterval(value=value, low=low, high=high, se=se, confidence=confidence)
+        low, high = _newcombe(value, wrong.size, right.size)
+    return AurocInterval(value=value, low=low, high=high)
 
 
 def _share_below(of: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -106,13 +99,13 @@ def _variance_of_mean(shares: NDArray[np.float64]) -> float:
     return float(shares.var(ddof=1)) / shares.size if shares.size > 1 else math.inf
 
 
-def _newcombe(value: float, wrong: int, right: int, z: float) -> tuple[float, float]:
-    """The AUROCs A with (A - value)^2 <= z^2 V(A), by bisection on either side of the value."""
+def _newcombe(value: float, wrong: int, right: int) -> tuple[float, float]:
+    """The AUROCs A with (A - value)^2 <= 1.96^2 V(A), by bisection on either side of the value."""
     balanced = (wrong + right) / 2 - 1
 
     def consistent(area: float) -> bool:
         spread = area * (1 - area) * (1 + balanced * ((1 - area) / (2 - area) + area / (1 + area)))
-        return (area - value) ** 2 <= z * z * spread / (wrong * right)
+        return (area - value) ** 2 <= _Z * _Z * spread / (wrong * right)
 
     return _edge(consistent, value, 0.0), _edge(consistent, value, 1.0)
 

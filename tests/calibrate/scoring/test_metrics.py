@@ -11,7 +11,6 @@ from scipy import stats
 from calibrate.evaluation.populations import Population
 from calibrate.rules.counts import counts
 from calibrate.scoring.metrics import auroc, auroc_interval, fisher_exact, ranking_of
-from guardrail.errors import UsageError
 
 U = [0.1, 0.4, 0.4, 0.9]
 E = [0, 1, 0, 1]
@@ -78,7 +77,6 @@ def test_delong_by_hand() -> None:
     interval = auroc_interval([1, 2, 3, 4], [0, 1, 0, 1])
     assert interval is not None
     assert interval.value == 0.75
-    assert interval.se == pytest.approx(math.sqrt(0.125))
     reach = 1.959964 * math.sqrt(0.125) / (0.75 * 0.25)
     assert interval.low == pytest.approx(1 / (1 + math.exp(-(math.log(3) - reach))), abs=1e-6)
     assert interval.high == pytest.approx(1 / (1 + math.exp(-(math.log(3) + reach))), abs=1e-6)
@@ -89,14 +87,15 @@ def test_delong_with_ties_by_hand() -> None:
     interval = auroc_interval([1, 2, 0, 1], [1, 1, 0, 0])
     assert interval is not None
     assert interval.value == 0.875
-    assert interval.se == pytest.approx(math.sqrt(2 * 0.25**2 / 2 / 2))
+    reach = 1.959964 * math.sqrt(2 * 0.25**2 / 2 / 2) / (0.875 * 0.125)
+    assert interval.low == pytest.approx(1 / (1 + math.exp(-(math.log(7) - reach))), abs=1e-6)
 
 
 def test_a_perfect_ranking_has_an_interval_all_the_same() -> None:
     # Newcombe at value 1: the lower end A solves (1 - A)^2 = z^2 V(A), 2 wrong and 2 right: N* - 1 = 1.
     interval = auroc_interval([1, 2, 3, 4], [0, 0, 1, 1])
     assert interval is not None
-    assert (interval.value, interval.high, interval.se) == (1.0, 1.0, 0.0)
+    assert (interval.value, interval.high) == (1.0, 1.0)
     a, z = interval.low, 1.959964
     assert (1 - a) ** 2 == pytest.approx(z**2 * a * (1 - a) * (1 + (1 - a) / (2 - a) + a / (1 + a)) / 4, rel=1e-5)
     assert interval.verdict == "unclear"  # four items prove nothing
@@ -119,8 +118,6 @@ def test_verdicts() -> None:
     single = auroc_interval([1, 2, 3], [0, 0, 1])  # one error: no sample variance
     assert single is not None
     assert single.low < 0.5 < single.high
-    with pytest.raises(UsageError, match="confidence"):
-        auroc_interval([1, 2], [0, 1], confidence=95)
 
 
 @pytest.mark.parametrize(("auroc", "n"), [(0.75, 150), (0.95, 100), (0.5, 80)])
