@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -212,18 +211,6 @@ def test_all_four_agree_with_numpy(answers: list[list[tuple[str, float]]]) -> No
         assert value(name, answer_set(answers), Smooth({})) == pytest.approx(
             by_numpy(name, answers), rel=1e-9, abs=1e-9
         )
-
-
-@given(ANSWERS, st.randoms(use_true_random=False))
-def test_bit_equal_under_permutation_and_bounded(
-    answers: list[list[tuple[str, float]]], shuffle: random.Random
-) -> None:
-    again = list(answers)
-    shuffle.shuffle(again)
-    for name in ALL:
-        result = value(name, answer_set(answers), Smooth({}))
-        assert result == value(name, answer_set(again), Smooth({}))
-        assert result >= (0 if name == "token_sar" else -math.log(1 + (len(answers) - 1) / T)) - 1e-9
 
 
 # -- the words of the answer that the question has not
