@@ -152,21 +152,9 @@ def test_the_steps_compare_answers_in_a_format_as_values_by_default(folder: Path
     shown(*["score", "r.jsonl", "-s", "semantic_entropy"])
     shown(*["score", "r.jsonl", "-s", "semantic_entropy:exact", "-s", "num_sets:text"])
     assert "Rule json: 40 of 60" in shown("label", "r.jsonl")
-    shown(*["fit", "--rule", "acrc", "r.jsonl", "--alpha", "0.2", "--out", "by-default.json"])
-    shown(
-        *[
-            "fit",
-            "--rule",
-            "acrc",
-            "r.jsonl",
-            "--alpha",
-            "0.2",
-            "--score",
-            "semantic_entropy",
-            "--out",
-            "by-name.json",
-        ]
-    )
+    fit = "fit r.jsonl --rule acrc --alpha 0.2 --out"
+    shown(*f"{fit} by-default.json".split())
+    shown(*f"{fit} by-name.json --score semantic_entropy".split())
     for name in ("by-default.json", "by-name.json"):
         assert CalibrationArtifact.load(folder / name).estimator.judge == JsonJudge().spec
 
