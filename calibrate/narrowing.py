@@ -5,8 +5,8 @@ from __future__ import annotations
 from guardrail.items.spec import ITEMS
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
-from guardrail.uncertainty.combine import COMBINATIONS, Parts, union_of_needs
+from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
+from guardrail.uncertainty.combine import COMBINATIONS, Parts
 
 
 def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
@@ -19,29 +19,29 @@ def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     read = _read_by(spec)
     if read is None:  # imported scores: what they need is unknown, so nothing may be left out
         return plan
-    needs, asked = read
+    samples, logprobs, asked = read
     plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name in asked)})
     if plan.options is not None:
         return plan
-    reads_samples = needs.samples or plan.primary == "majority"
     n = spec.samples or plan.n  # `then` reads the first m samples, whatever else was drawn
-    return plan.model_copy(update={"n": n if reads_samples else 0, "logprobs": plan.logprobs and needs.logprobs})
+    n = n if samples or plan.primary == "majority" else 0
+    return plan.model_copy(update={"n": n, "logprobs": plan.logprobs and logprobs})
 
 
-def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
-    """The needs of an estimator and its follow-ups by name; None where they are unknown."""
+def _read_by(spec: EstimatorSpec) -> tuple[bool, bool, set[str]] | None:
+    """Whether an estimator reads samples and log-probabilities, and its follow-ups; None where that is unknown."""
     if spec.name in COMBINATIONS:
         read = [_read_by(part) for part in Parts.from_stored(spec.params).parts]
         known = [each for each in read if each is not None]
         if len(known) < len(read):
             return None
-        return union_of_needs([needs for needs, _ in known]), set[str]().union(*(asked for _, asked in known))
+        samples, logprobs, asked = zip(*known, strict=True)
+        return any(samples), any(logprobs), set[str]().union(*asked)
     if spec.name.startswith(SCORE):
-        reads = spec.params["reads"]
-        return Needs(samples="samples" in reads, logprobs="logprobs" in reads), {spec.name}
+        return "samples" in spec.params["reads"], "logprobs" in spec.params["reads"], {spec.name}
     if spec.name == ITEMS:
-        return Needs(samples=True), set()
+        return True, False, set()
     if spec.name in list_estimators():
         needs = make_estimator(spec.name).needs
-        return needs, set() if needs.follow_up is None else {needs.follow_up.name}
+        return needs.samples, needs.logprobs, set() if needs.follow_up is None else {needs.follow_up.name}
     return None

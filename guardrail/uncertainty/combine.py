@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -26,7 +26,7 @@ from .base import Estimator, Evidence, Needs, Stages
 from .training import Training
 
 __all__ = ["COMBINATIONS", "FEWEST", "Parts", "Ranks", "combined", "expanded", "first_stage", "from_combination_spec"]
-__all__ += ["needs_ranks", "rank_mean", "ranked_parts", "seen_by", "then", "tie_order", "ties", "union_of_needs"]
+__all__ += ["needs_ranks", "rank_mean", "ranked_parts", "seen_by", "then", "tie_order", "ties"]
 __all__ += ["with_ranks"]
 
 FEWEST = 300
@@ -241,7 +241,7 @@ def _made(
         name,
         1,
         unit,
-        union_of_needs([part.needs for part in parts]),
+        Needs(samples=any(part.needs.samples for part in parts), logprobs=any(part.needs.logprobs for part in parts)),
         lambda evidence: value(*evidence.members),
         members=tuple(parts),
         params=stored.model_dump(mode="json"),
@@ -348,13 +348,3 @@ def combined(whole: Estimator, scores: Sequence[Uncertainty], drawn: SampleSet) 
         return whole.unmeasured(score.reason or Unmeasured.NOT_FINITE, f"{score.estimator}: {score.detail}")
     score = whole.score(Evidence(drawn, members=tuple(score.value for score in scores if score.value is not None)))
     return score if whole.stages is None else score.model_copy(update={"first": scores[0].value})
-
-
-def union_of_needs(needs: Sequence[Needs]) -> Needs:
-    """Everything that any of them needs. Of follow-ups only the first; `plan_for` reads the parts themselves."""
-
-    def first(name: str) -> Any:
-        given = [getattr(each, name) for each in needs]
-        return next((each for each in given if each), given[0])
-
-    return Needs(**{each.name: first(each.name) for each in fields(Needs)})
