@@ -298,12 +298,12 @@ def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: 
     count.watch(judge._encoder.model)
     sizes = [size for size in (1, 4, 16, 64) if size <= len(questions)]
     rates_by_size: dict[int, list[Rates]] = {size: [] for size in sizes}
-    ours(judge, questions[:1], "components", 1)  # the first pass of a process is slow
+    ours(judge, questions[:1], 1)  # the first pass of a process is slow
     Sampler(model, plan).draw(prompts[:1])
     for _ in range(rounds):
         for size in sizes:
             count.judgements = count.forwards = 0
-            judging = _seconds(partial(ours, judge, questions, "components", size))
+            judging = _seconds(partial(ours, judge, questions, size))
             sampling = _seconds(partial(_draw_all, model, prompts, plan, size))
             answers = len(prompts) * (plan.n + 1)
             rates_by_size[size].append(

@@ -231,10 +231,11 @@ def _is_light(text: str) -> bool:
 def _is_value(name: str, value: Any, stored: Any) -> bool:
     """Return whether a parameter may have had the value that is stored after loading.
 
-    Loading replaces "auto" and a branch or tag, and the name of a chat model is stored without its provider.
+    Loading replaces "auto" and a branch or tag, and the name of a chat model is stored without its provider; that of a
+    model in a module is not known before.
     """
     pinned = str(value).startswith("sha256:") or (len(str(value)) == 40 and set(str(value)) <= set("0123456789abcdef"))
-    moves = value == "auto" or (name == "revision" and not pinned)
+    moves = value == "auto" or (name == "revision" and not pinned) or str(value).startswith("python:")
     bare = str(value).partition(":")[2].partition("@")[0] if name == "model" else value
     return moves or stored in (value, bare)
 

@@ -241,7 +241,8 @@ def test_a_chat_model_is_a_judge_by_its_name(tmp_path: Path, monkeypatch: pytest
     text = "num_sets:chat(model=python:own_judge:model)"
     estimator = parse_estimator(text)
     assert isinstance(estimator.judge, ChatJudge)
-    assert stored_key(specs_by_key(estimator), "num_sets:chat") == estimator_key(estimator)
+    for typed in (text, "num_sets:chat"):
+        assert stored_key(specs_by_key(estimator), typed) == estimator_key(estimator)
 
 
 def test_chat_judges_are_found_by_name_and_model() -> None:
