@@ -8,7 +8,6 @@ import os
 import secrets
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,7 @@ from ..types import Cost, Fingerprint, Missing, Sample, SampleSet, SamplingPlan,
 from .call_settings import carried
 from .calls import as_sample, at_once, cost_of, with_settings
 from .effects import Effect, Steps, run
-from .limits import take_slot
+from .limits import Limit, take_slot
 from .native import is_native
 from .probe import (
     LATER_CALLS,
@@ -61,21 +60,24 @@ TIE = 1e-3
 
 
 class _Known:
-    """The report on one model, and the probes that are under way.
+    """What is known of one model, and the turns in which it is probed.
 
-    A probe under way goes by its process, since a forked one lacks the thread that makes it, and by its event loop
-    (None for threads): threads wait for threads and tasks for tasks of the same loop only, so that a sync call inside a
-    running loop cannot wait for a task that it keeps from running.
+    There is a turn for the threads and one for the tasks of each event loop, so that a sync call inside a running loop
+    cannot wait for a task that it keeps from running; and others in a forked process, which lacks the threads of its
+    parent.
     """
 
     def __init__(self) -> None:
         self.report: ProbeReport | None = None
         self.asked = 0.0
         """Time of the report; one that refuses the endpoint holds for `UNFIT_FOR` seconds."""
+        self.last: ProbeReport | None = None
+        """The report of the last probe, which may have come to no conclusion: it holds for those who waited for it."""
+        self.probes = 0
         self.refuses_seeds = False
         self.fault = ""
         """The fault that an operator was told last; "" since an answer was measured."""
-        self.asking: dict[tuple[int, int | None, bool], Future[ProbeReport | None]] = {}
+        self.turns: dict[tuple[int, int | None], Limit] = {}
 
 
 log = logging.getLogger("guardrail.probe")
@@ -138,25 +140,23 @@ def probe_steps(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> Ste
         return None, Cost()
     if not again and (report := _report_for(model, plan)) is not None:
         return report, Cost()
+    entry = _of(model)
     with ExitStack() as slots:
         # The probe runs within one slot, taken first: a guard inside a call may wait for this probe and hold the last
         # slot.
         yield take_slot(slots)
-        entry, key, own = _of(model), (os.getpid(), (yield _LOOP), plan.logprobs), Future[ProbeReport | None]()
-        while (asking := entry.asking.setdefault(key, own)) is not own:
-            if (report := (yield _result_of(asking))) is not None and _serves(report, plan):
-                return report, Cost()
-        report = None
-        try:
-            if not again and (report := _report_for(model, plan)) is not None:  # another probe ended meanwhile
-                return report, Cost()
-            report = yield from _asked(model, plan)
-            if not report.failed:  # a failure may pass; what is remembered holds for the life of the model
-                entry.report, entry.asked = report, monotonic()
-            return report, report.cost
-        finally:  # also when cancelled: callers that wait then find no report and ask themselves
-            del entry.asking[key]
-            own.set_result(report)
+        probes, turn = entry.probes, entry.turns.setdefault((os.getpid(), (yield _LOOP)), Limit(1))
+        yield from turn.acquire()
+        slots.callback(turn.release)
+        if entry.last is not None and entry.probes > probes and _serves(entry.last, plan):
+            return entry.last, Cost()
+        if not again and (report := _report_for(model, plan)) is not None:
+            return report, Cost()
+        report = yield from _asked(model, plan)
+        entry.last, entry.probes = report, entry.probes + 1
+        if not report.failed:  # a failure may pass; what is remembered holds for the life of the model
+            entry.report, entry.asked = report, monotonic()
+        return report, report.cost
 
 
 def fault_steps(
@@ -207,11 +207,6 @@ async def _loop() -> int:
 
 _LOOP = Effect(lambda: None, _loop)
 """The id of the event loop that carries the steps out; None for a thread."""
-
-
-def _result_of(asking: Future[ProbeReport | None]) -> Effect:
-    # A caller that is cancelled while it waits must not cancel the probe of all others.
-    return Effect(asking.result, lambda: asyncio.shield(asyncio.wrap_future(asking)))
 
 
 def _asked(model: BaseChatModel, plan: SamplingPlan) -> Steps[ProbeReport]:

@@ -333,8 +333,8 @@ def test_a_probe_that_waits_for_a_slot_keeps_nobody_waiting_who_holds_it() -> No
 
 
 def _probing(model: BaseChatModel) -> bool:
-    """Whether a probe of this model was announced to other threads."""
-    return bool(prober._of(model).asking)
+    """Whether some thread probes this model."""
+    return any(not turn._free for turn in prober._of(model).turns.values())
 
 
 def test_a_chat_model_that_judges_is_counted() -> None:
