@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -371,18 +369,6 @@ def test_long_texts_are_matched_in_linear_time() -> None:
     text = "-" * 200_000 + "=" * 200_000
     with pytest.raises(ArtifactMismatchError):  # a quadratic search would take minutes here
         prompt.check([HumanMessage(text + "\n" + text)])
-
-
-def test_the_examples_of_the_page_run() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "langchain.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(blocks[0], names)
-    with pytest.raises(ArtifactMismatchError, match="human,ai,human"):
-        exec(next(block for block in blocks if "And of Spain?" in block), names)
-    exec(next(block for block in blocks if "PromptWrapping(" in block), names)
-    assert names["rag"].question_of(names["messages"]) == "Capital of France?"
-    assert sorted(names["rag"].to_prompt().input_variables) == ["context", "question"]
 
 
 # -- text beside tool calls
