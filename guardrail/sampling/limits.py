@@ -171,14 +171,6 @@ def _take_slots(limits: Sequence[Limit], slots: ExitStack) -> Steps[None]:
         slots.enter_context(_under((Limit(1),)))  # a guard inside this call makes its calls one after the other
 
 
-@contextmanager
-def in_flight() -> Iterator[None]:
-    """One model call of a thread, in a slot of every limit of the context."""
-    with ExitStack() as slots:
-        take_slot(slots).run()
-        yield
-
-
 @asynccontextmanager
 async def ain_flight() -> AsyncIterator[None]:
     """One model call of a task, in a slot of every limit of the context."""

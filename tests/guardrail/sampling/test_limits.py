@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from typing import Any, ClassVar
 
@@ -27,8 +28,8 @@ from guardrail.sampling.limits import (
     ain_flight,
     bounded,
     current_limits,
-    in_flight,
     limit_of,
+    take_slot,
 )
 from guardrail.sampling.prober import probe
 from guardrail.testing import ScriptedChat, make_artifact
@@ -109,6 +110,14 @@ def soon(run: Callable[[], Any]) -> Any:
 
 async def collected(stream: Any) -> list[Any]:
     return [item async for item in stream]
+
+
+@contextmanager
+def in_flight() -> Iterator[None]:
+    """One model call of a thread, in a slot of every limit of the context."""
+    with ExitStack() as slots:
+        take_slot(slots).run()
+        yield
 
 
 QUESTIONS: list[Any] = ["q", "r", "s"]
