@@ -36,6 +36,10 @@ Missing = Literal["wait", "wrong", "leave-out"]
 """
 
 
+Said = Literal["approve", "edit", "reject"]
+"""What a decision says of a candidate: it was right, it should have been another, or it was wrong."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewed:
     """What people decided about an answer, or about a message of an agent.
@@ -47,7 +51,7 @@ class Reviewed:
         messages: The conversation; None where there is no more of it than the question.
         correct: Whether the candidate is right, as people decided; None without a decision.
         open: Whether a decision may still come.
-        action: The decision.
+        action: What the decision says of the candidate; None without one.
         arrived: When it was asked, in seconds since 1970 UTC.
     """
 
@@ -57,7 +61,7 @@ class Reviewed:
     messages: tuple[dict[str, Any], ...] | None
     correct: bool | None
     open: bool
-    action: str | None
+    action: Said | None
     arrived: float
 
 
@@ -224,9 +228,9 @@ def all_items(store: ReviewStore) -> Iterator[Item]:
         offset += len(page)
 
 
-def in_place(action: str) -> str:
-    """The action; "respond" of a person who answered in place of the candidate, whether the agent or the user."""
-    return "respond" if action == "answer" else action
+def said(action: str) -> Said:
+    """What a decision says of the candidate. A person who answers in its place, the agent or the user, rejects it."""
+    return "approve" if action == "approve" else "edit" if action == "edit" else "reject"
 
 
 def name_of(item: Item) -> str:
@@ -253,7 +257,7 @@ def _reviewed(item: Item, verdict: Verdict) -> ReviewedItem:
             f"item {item.id} is an accepted answer without its audit rate (metadata {AUDIT_RATE!r} is {rate!r}), so "
             "the number of answers it stands for is unknown. Fill the queue with guardrail.review.audit_sample."
         )
-    action = None if item.decision is None else in_place(item.decision.action)
+    action = None if item.decision is None else said(item.decision.action)
     group, *threads = (item.content.metadata.get(name) for name in ("group", "thread_id", "conversation"))
     labels = tuple[bool | None, ...]()
     if action is not None:

@@ -28,7 +28,7 @@ from ..data.records import GIVEN, Record, RecordFile
 from ..data.table import table_of
 from ..pipeline import part_header
 from ..scoring.compute import score_records
-from .pool import NOBODY, Reviewed, all_items, in_place, name_of
+from .pool import NOBODY, Reviewed, Said, all_items, name_of, said
 
 if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
@@ -55,7 +55,7 @@ class ReviewedStep(Reviewed):
 class _Decided:
     """A decision about some calls of a message, and what an edit put in their place."""
 
-    action: str | None
+    action: Said | None
     ours: tuple[ToolCall, ...]
     theirs: tuple[ToolCall, ...] = ()
 
@@ -190,9 +190,8 @@ def _reviewed(proposed: Sequence[ToolCall], decided: Sequence[_Decided], *, open
     """Combine the decisions about a message; a decision about none of its calls is about an answer."""
     actions = [decision.action for decision in decided]
     gated = frozenset(call.name for decision in decided for call in decision.ours) or frozenset({ANSWER})
-    action: str | None = "approve"
-    for kind in ("edit", "respond", None, "reject"):  # the last of these that was taken
-        action = kind if kind in actions else action
+    worst_first: tuple[Said | None, ...] = ("reject", None, "edit", "approve")
+    action = next((kind for kind in worst_first if kind in actions), None)
     reference: str | None = None
     if action in ("approve", "edit") and gated != {ANSWER}:
         calls = _edited(proposed, decided)
@@ -238,7 +237,7 @@ def _decided(item: Item) -> _Decided:
     edited = () if decision.candidate is None else gated(decision.candidate.tool_calls)
     if decision.action == "edit" and ours and len(edited) != len(ours):
         return _Decided("reject", ours)  # a text, or more calls, in place of these: they were wrong
-    return _Decided(in_place(decision.action), ours, edited)
+    return _Decided(said(decision.action), ours, edited)
 
 
 def _step_of(checkpoint: Any, thread: str, *, open_: bool) -> ReviewedStep | None:
@@ -296,7 +295,7 @@ def _answered(value: Mapping[str, Any], answer: Any) -> Iterator[_Decided]:
     for place, action in enumerate(actions):
         ours = (ToolCall(name=action["name"], arguments=action["args"]),)
         decision = decisions[place] if place < len(decisions) else None
-        kind = None if decision is None or decision["type"] == "lapse" else in_place(decision["type"])
+        kind = None if decision is None or decision["type"] == "lapse" else said(decision["type"])
         edited = decision["edited_action"] if decision is not None and kind == "edit" else None
         theirs = () if edited is None else (ToolCall(name=edited["name"], arguments=edited["args"]),)
         yield _Decided(kind, ours, theirs)

@@ -84,14 +84,11 @@ def print_decisions(title: str, rows: Mapping[str, Sequence[Reviewed]]) -> None:
     """Print how many of the reviews have each decision, a line for each kind of them."""
     lines = []
     for name, reviews in rows.items():
-        counts = [sum(review.action == action for review in reviews) for action in _ACTIONS]
+        counts = [sum(review.action == action for review in reviews) for action in ("approve", "edit", "reject")]
         n_open = sum(review.open for review in reviews)
         lines.append([name, *map(str, (*counts, n_open, len(reviews) - sum(counts) - n_open, len(reviews)))])
-    columns = ("", "approved", "edited", "rejected", "responded", "open", "undecided", "all")
+    columns = ("", "approved", "edited", "rejected", "open", "undecided", "all")
     console.print(table(title, columns, lines))
-
-
-_ACTIONS = ("approve", "edit", "reject", "respond")
 
 
 def learn_calls(asked: Learning, tool: str) -> None:

@@ -192,7 +192,7 @@ def test_decisions_in_checkpoints_become_labelled_steps(kind: str) -> None:
         ("send", "approve", True, False),
         ("wrong", "edit", False, False),
         ("spam", "reject", False, False),
-        ("cash", "respond", False, False),
+        ("cash", "reject", False, False),
         ("late", None, None, True),
     ]
     assert [item.recorded for item in items] == [kind == "collect"] * 5
@@ -201,13 +201,13 @@ def test_decisions_in_checkpoints_become_labelled_steps(kind: str) -> None:
     assert items[0].messages == ({"role": "user", "content": "send"},)
 
 
-def test_an_answer_to_the_user_says_of_the_call_what_one_in_its_place_says() -> None:
+def test_an_answer_to_the_user_says_that_the_call_was_wrong() -> None:
     saver = InMemorySaver()
     guarded_agent = agent(chat(send=[sending(40)]), collecting(), saver=saver)
     ask(guarded_agent, "send", "send")
     answer(guarded_agent, TOLD, thread="send")
     (item,) = reviews_of_checkpoints(saver)
-    assert (item.action, item.correct) == ("respond", False)
+    assert (item.action, item.correct) == ("reject", False)
 
 
 def test_the_later_of_two_decisions_about_one_message_counts() -> None:
@@ -242,7 +242,7 @@ def test_the_command_reads_a_checkpointers_file_and_the_records() -> None:
     with SqliteSaver.from_conn_string("threads.sqlite") as saver:
         decided(saver, collecting)
     output = command("threads.sqlite", "--records", "agent.records.jsonl", "--missing", "leave-out")
-    assert "transfer 1 1 1 1 1 0 5" in output
+    assert "transfer 1 1 2 1 0 5" in output
     assert "calibrate learn threads.sqlite --tool transfer --alpha ALPHA --out transfer.json" in output
     part = read_records("transfer.records.jsonl")
     assert [record.correct for record in part.records] == [True, False, False, False]
@@ -334,8 +334,8 @@ def test_calls_that_nobody_decided_are_named_as_the_cause() -> None:
     """Thirty approvals and ten users who wrote "hello?" read as a bad model, and the table did not show the ten."""
     approved(20, overtaken=6)
     output = learn("reviews.db", *FIT, "transfers.json")
-    assert "responded open undecided all" in output
-    assert "transfer 20 0 0 0 0 6 26" in output
+    assert "rejected open undecided all" in output
+    assert "transfer 20 0 0 0 6 26" in output
     assert "6 of 26 calls are undecided and count as wrong" in output
     assert "--missing leave-out leaves them out" in output
     assert "better" not in output
