@@ -18,7 +18,6 @@ from rich.text import Text
 
 from guardrail.errors import UsageError, require
 from guardrail.items.item import Item, ItemVerdict
-from guardrail.judges import distinct_answers
 from guardrail.plain_json import canonical_json, sha256_hex, visible
 from guardrail.prompting import question_text
 from guardrail.types import Frozen
@@ -132,7 +131,7 @@ def _label_on_page(session: LabelSession, header: RecordHeader, url: str) -> Non
 
 
 def _page(record: Record, header: RecordHeader, *, by_items: bool = False) -> Content:
-    """A record for the review page, without scores, which would sway a label; it shows alternatives once decided.
+    """A record for the review page, without scores and other answers, which would sway a label.
 
     Items are held back, so that each of them is decided.
     """
@@ -146,7 +145,6 @@ def _page(record: Record, header: RecordHeader, *, by_items: bool = False) -> Co
         messages=tuple({"role": message.type, "content": str(message.text)} for message in messages),
         kind="audit",
         candidate=Candidate.of(record.drawn.primary),
-        alternatives=() if by_items else tuple(shares(record)),
         items=tuple(
             ItemVerdict(**{**item.model_dump(), "uncertainty": None}, kept=False) for item in record.items or ()
         )
@@ -155,12 +153,6 @@ def _page(record: Record, header: RecordHeader, *, by_items: bool = False) -> Co
         allowed=("approve", "edit", "reject"),
         metadata={"record": record.id, "references": list(record.references)},
     )
-
-
-def shares(record: Record) -> list[tuple[str, float]]:
-    """Distinct samples (normalised; shown as first seen) with their share, most frequent first."""
-    texts = [sample.comparable for sample in record.drawn.samples] if record.drawn is not None else []
-    return [(text, count / len(texts)) for text, count in distinct_answers(texts)]
 
 
 def _labels_on_page(item: Any) -> dict[str, bool | None]:

@@ -23,7 +23,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from calibrate.cli.frame import terminal as terminal_frame
-from calibrate.cli.frame.people import _page, card, keys, label_by_hand, shares
+from calibrate.cli.frame.people import _page, card, keys, label_by_hand
 from calibrate.correctness.chat_judge import judge_messages
 from calibrate.data.labels import (
     LabelSession,
@@ -169,10 +169,6 @@ def test_the_card_shows_what_is_needed_to_judge() -> None:
         assert part in text
     for hint in ("67%", "33%", "paris."):  # the shares and wordings of the samples are the score
         assert hint not in text
-    # "Paris" and "paris." are one answer.
-    share_of = shares(shown)
-    assert [text for text, _ in share_of] == ["Paris", "Nice"]
-    assert [share for _, share in share_of] == pytest.approx([2 / 3, 1 / 3])
 
 
 def test_what_was_said_before_is_shown_to_who_labels(labelled: RecordFile) -> None:
@@ -189,6 +185,7 @@ def test_what_was_said_before_is_shown_to_who_labels(labelled: RecordFile) -> No
     assert r'Question: "user: Sights of Oslo?\nassistant: Many.\nuser: And there?"' in asked
     page = _page(shown, labelled.header)
     assert [turn["content"] for turn in page.messages] == [text for _, text in said]
+    assert (page.verdict, page.alternatives) == (None, ()), "scores and other answers would sway the label"
 
 
 HOSTILE = (
