@@ -442,20 +442,7 @@ def test_a_call_that_a_state_cannot_hold_is_held_with_the_reason(sure: bool) -> 
     assert texts(decide(agent, respond("Too much."))) == ["pay bob", "Too much."]
 
 
-def test_so_is_one_of_another_model() -> None:
-    huge = calls(("transfer", {"to": "bob", "amount": WEI}))
-    other = AgentChat(steps={("pay bob", 0): [huge]}, name_of_model="other")
-
-    @wrap_model_call
-    def swap(request: Any, handler: Callable[[Any], Any]) -> Any:
-        return handler(request.override(model=other))
-
-    value = shown(agent_of(AgentChat(), swap, first=True).invoke({"messages": "pay bob"}, thread()))
-    assert "an integer of 65 bits" in value["verdict"]["detail"]
-    assert value["candidate"] == {"text": "", "tool_calls": []}
-
-
-def test_and_one_in_a_plain_graph() -> None:
+def test_so_is_one_in_a_plain_graph() -> None:
     model = AgentChat(steps={("pay bob", 0): [calls(("transfer", {"to": "bob", "amount": WEI}))]})
     guard = Guardrail(model=model, artifact=unwrapped(artifact_of(model)))
     builder = StateGraph(GuardedState)

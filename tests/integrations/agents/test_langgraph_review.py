@@ -465,18 +465,6 @@ def test_of_a_long_conversation_the_newest_is_shown_and_the_rest_named() -> None
     assert Conversation.of(talk).digest != shown.digest
 
 
-def test_labels_are_of_a_conversation_also_where_what_differs_is_left_out(store: Any) -> None:
-    for end in ("Bob is my son.", "Bob is a thief."):
-        agent = transferring(5, 0, 1, 2, 3)
-        agent.invoke(
-            {"messages": [HumanMessage("x" * 20_000 + end), AIMessage("Well?"), HumanMessage("pay bob")]}, CONFIG
-        )
-        ReviewBridge(store).enqueue(agent, CONFIG)
-    decide(store, action="approve")
-    artifact = artifact_of(AgentChat())
-    assert [step.correct for step in read_reviews(store, [artifact]).items] == [True, None]
-
-
 def test_the_stored_verdict_says_what_was_judged(store: Any) -> None:
     _, item = queued(store, transferring(5, 0, 1, 2, 3))
     verdict = item.content.verdict
@@ -861,19 +849,6 @@ def test_an_edit_with_a_number_that_langgraph_cannot_store_is_refused_and_can_be
     with pytest.raises(ValidationError, match=r"an integer of 65 bits.*Correct them, or reject the call"):
         agent.invoke(Command(resume={"decisions": [edit]}), CONFIG)
     assert texts_of(agent.invoke(APPROVE, CONFIG))[-1] == "Done."
-
-
-def test_what_nobody_decides_in_time_is_rejected(tmp_path: Path) -> None:
-    now = 1000.0
-    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
-        graph = graph_of(Counter())
-        bridge = ReviewBridge(store, expires_in=60)
-        graph.invoke({"messages": ["anything"]}, CONFIG)
-        bridge.enqueue(graph, CONFIG)
-        now = 1061.0
-        result = bridge.resume(graph, CONFIG)
-        assert result is not None
-        assert result["messages"][-1].text == ABSTENTION
 
 
 @pytest.mark.parametrize("is_async", [False, True])

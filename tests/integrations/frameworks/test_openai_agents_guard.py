@@ -399,17 +399,6 @@ def test_exempt_tools_run_without_a_check_and_answers_without_an_artifact_pass()
     assert run(bank.agent(), "Pay 5").final_output != "a"  # now answers are judged
 
 
-def test_handoffs_are_tools_and_are_judged() -> None:
-    expert = agent(Scripted(["from the expert"]))
-    expert.name = "expert"
-    inner = Scripted([("transfer_to_expert", {})])
-    first = agent(inner, handoffs=[expert])
-    model = guarded(inner, bindings=asyncio.run(agent_bindings(first)))
-    first.model = model
-    assert run(first, "?").final_output == "from the expert"
-    assert len(inner.calls) == N + 1
-
-
 # -- a person's decisions ----------------------------------------------------------------------------------------------
 
 
