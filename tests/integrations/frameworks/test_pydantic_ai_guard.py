@@ -54,7 +54,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import ExternalToolset, FunctionToolset, WrapperToolset
 from pydantic_ai.usage import RequestUsage
 
-from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan
+from guardrail import AbstainedError, Bindings, PromptWrapping
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.review import Decision, ReviewStore
 from guardrail.sampling.sampler import Sampler
@@ -1036,23 +1036,6 @@ async def test_native_tools_are_refused() -> None:
     guarded_agent = agent(guarded(Able(SURE_TEXT)), capabilities=[NativeTool(WebSearchTool())])
     with pytest.raises(UsageError, match="native tools"):
         await guarded_agent.run("?")
-
-
-def test_log_probabilities_are_read() -> None:
-    class Telling(Scripted):
-        async def request(self, *args: Any, **named: Any) -> ModelResponse:
-            response = await super().request(*args, **named)
-            listed = [{"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}]
-            response.provider_details = {"logprobs": listed}
-            return response
-
-    inner = Telling(["a"])
-    (drawn,) = Sampler(PydanticAIChat(model=inner), SamplingPlan(n=0, logprobs=True)).draw(
-        [PromptWrapping().messages("?")]
-    )
-    assert drawn.primary is not None
-    assert drawn.primary.logprobs == (-0.5,)
-    assert inner.calls[0]["settings"]["openai_logprobs"] is True
 
 
 def test_a_long_conversation_goes_to_the_model_as_it_was() -> None:
