@@ -34,8 +34,7 @@ from .data.split import Groups, Repeats, split
 from .data.table import RecordTable, table_of
 from .evaluation.audit import audit, prepared
 from .evaluation.choice import AUTO, choose_score
-from .evaluation.evaluate import RuleSpec
-from .evaluation.grid import evaluate_grid
+from .evaluation.grid import evaluate_grid, keys_of
 from .evaluation.label_checks import refuse_broken
 from .evaluation.promise_test import Audit
 from .evaluation.results import Evaluation, EvaluationGrid
@@ -281,14 +280,15 @@ class Records:
         Raises:
             UsageError: No scores or labels.
         """
-        return evaluate_grid([self.file], None, rules=("acrc", "certified"), alphas=[alpha], splits=splits)
+        rules = ("acrc", "certified")
+        return evaluate_grid(self.file, keys_of(self.file), rules=rules, alphas=[alpha], splits=splits)
 
     @_arguments_named()
     def evaluate(
         self,
         *,
         alphas: Sequence[float] | None = None,
-        rules: Sequence[RuleSpec] | None = None,
+        rules: Sequence[str | Rule] | None = None,
         score: str | None = None,
         splits: int = 100,
         groups: Groups = "category",
@@ -309,7 +309,7 @@ class Records:
             raise UsageError("evaluate needs targets where nothing is fitted yet: evaluate(alphas=[0.1]).")
         key = self._key(score)
         grid = evaluate_grid(
-            [replace(self.file, records=self._unchosen())],
+            replace(self.file, records=self._unchosen()),
             [key],
             rules=rules or compared_rules("item" if key == ITEMS else "answer"),
             alphas=alphas or [self._fitted().alpha],

@@ -20,6 +20,7 @@ from .rules.counts import TOLERANCE, Bools, Counts, Floats, Ints, check_share, c
 from .rules.counts import Feasible as Threshold
 from .rules.items import AnswerItems
 from .rules.plug_in import default_k_min
+from .spec_syntax import parse_rule
 
 DEFAULT_DELTA: Final = 0.1
 """delta where a rule uses one and none is given."""
@@ -194,6 +195,24 @@ def rule_for(unit: Unit, rule: str | Rule | None) -> Rule:
             f"rule {chosen.name!r} is about {other}, and these scores are of {own}. Choose one of: {these}."
         )
     return chosen
+
+
+def target_of(
+    unit: Unit, rule: str | Rule | None, *, alpha: float, delta: float | None = None, cap: int | None = None
+) -> tuple[Target, dict[str, Any]]:
+    """The target of a rule as users write it, such as "acrc:k_min=1", and the settings that its text gives.
+
+    A delta in the text comes before the common one, which a rule that uses none does not get. ``cap`` is the most items
+    that an answer keeps, for rules of items that do not name their own.
+
+    Raises:
+        UsageError: As `rule_for` and `fit`, or a text that cannot be read.
+    """
+    name, given = parse_rule(rule) if isinstance(rule, str) else (rule, {})
+    chosen = rule_for(unit, name)
+    own = given.pop("delta", delta if chosen.uses_delta else None)
+    settings = given if cap is None else {"cap": cap, **given}
+    return Target.of(chosen, alpha=alpha, delta=own, settings=settings), given
 
 
 def one_of_each(groups: Sequence[Hashable]) -> Ints:

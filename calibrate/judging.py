@@ -196,10 +196,7 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
     differences += unlike(sides)
     if differences:
         listed = "\n  ".join(differences)
-        raise UsageError(
-            f"{file.path} does not fit the artifact:\n  {listed}\nCollect, score and label both alike, or name the "
-            "right scores with --score."
-        )
+        raise UsageError(f"{file.path} does not fit the artifact:\n  {listed}\nCollect, score and label both alike.")
 
 
 def unlike(sides: Iterable[tuple[str, object, object]]) -> list[str]:

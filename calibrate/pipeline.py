@@ -63,7 +63,7 @@ def fit_artifact(
             "certified", and "wrong_share" for items. "certified:share=0.4" tests thresholds from that share of the
             questions on (default .25): declare it before labels are seen, about half of what you expect to be
             answered. "wrong_share:cap=8" keeps at most that many items of an answer.
-        delta: Failure probability, for rules that have one (default 0.1 for "certified").
+        delta: Failure probability, for rules that have one, where the text of the rule names none (default 0.1).
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
             used, or, by rule "certified_groups", all of them.
         part: Fit on these records only (a calibration part); default: all of the file.
@@ -86,9 +86,7 @@ def fit_artifact(
     if correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}{items_flag(score)}")
     name, options = parse_rule(rule) if isinstance(rule, str) else (rule, {})
-    if delta is not None and "delta" in options:
-        raise UsageError(f"rule {rule!r} names delta, which is given already. Write it once.")
-    delta = options.pop("delta", delta)
+    options = {"delta": delta, **options}
     spec = with_cap(spec, options.get("cap"))
     # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
     refuse_contradictions(file.records)
@@ -101,7 +99,7 @@ def fit_artifact(
     units = units_of(used, score, groups=calibration.group is not None, spec=spec)
     options |= {} if units.cap is None else {"cap": units.cap}
     chosen = rule_for(units.unit, name)
-    outcome = fit(units.u, units.wrong, alpha=alpha, rule=chosen, delta=delta, groups=units.group, **options)
+    outcome = fit(units.u, units.wrong, alpha=alpha, rule=chosen, groups=units.group, **options)
     return CalibrationArtifact(
         kind=calibration.kind,
         made=Made(at=datetime.now(UTC).isoformat(timespec="seconds"), packages=package_versions()),

@@ -27,7 +27,6 @@ from ..data.table import RecordTable
 from ..evaluation.audit import audit as run_audit
 from ..evaluation.audit import audit_cascade, audit_router, prepared
 from ..evaluation.promise_test import PromiseTest
-from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
 from .frame.app import command
 from .frame.files import open_pool, warn_undecided
@@ -47,7 +46,6 @@ def audit(
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact to test.")] = Path("artifact.json"),
     at_most: Annotated[float | None, typer.Option(help="Error rate to test in place of the artifact's alpha.")] = None,
     level: Annotated[float, typer.Option(help="Probability of a false verdict, or of a false alarm.")] = 0.05,
-    estimator: Annotated[str | None, typer.Option("--score", "-s", help="Key of the scores.")] = None,
     anytime: Annotated[
         bool, typer.Option("--anytime", help="Verdicts that hold however often a growing file is audited.")
     ] = False,
@@ -73,13 +71,13 @@ def audit(
     with _two_for_failures(), quiet(as_json):
         loaded = load_artifact(artifact)
         if unlabelled:
-            refuted, content = _compare_scores(fresh, artifact, loaded, level, estimator)
+            refuted, content = _compare_scores(fresh, artifact, loaded, level)
         elif isinstance(loaded, CascadeArtifact):
             refuted, content = _test_cascade(fresh, artifact, loaded, asks)
         elif isinstance(loaded, RouterArtifact):
-            refuted, content = _test_router(fresh, loaded, estimator, asks)
+            refuted, content = _test_router(fresh, loaded, asks)
         else:
-            refuted, content = _test_gate(fresh, artifact, loaded, estimator, asks)
+            refuted, content = _test_gate(fresh, artifact, loaded, asks)
     if as_json:  # a group's name may hold control characters that a terminal obeys; json escapes them
         typer.echo(json.dumps(content, indent=1))
     if refuted:
@@ -103,14 +101,11 @@ class _Fresh:
     columns: TableFlags
 
 
-def _fresh_records(
-    fresh: _Fresh, gate: CalibrationArtifact, estimator: str | None, *, labels: bool = True
-) -> tuple[RecordFile, str]:
+def _fresh_records(fresh: _Fresh, gate: CalibrationArtifact, *, labels: bool = True) -> tuple[RecordFile, str]:
     """The records that the fit did not use, with scores and labels, and the key of the scores."""
     file, asked = open_pool(fresh.paths, fresh.columns.settings), nouns_of(gate).asked
-    key = None if estimator is None else stored_key(file.header.estimators, estimator, file.header.plan.bindings)
     n = len(file.records)
-    file, key = prepared(file, gate, key, labels=labels)
+    file, key = prepared(file, gate, labels=labels)
     if labels:
         if left_out := n - len(file.records):
             print_warning(f"{left_out} of {n} {asked} are left out: the artifact was fitted on them.")
@@ -118,20 +113,18 @@ def _fresh_records(
     return file, key
 
 
-def _test_router(fresh: _Fresh, artifact: RouterArtifact, estimator: str | None, asks: Mapping[str, Any]) -> Outcome:
+def _test_router(fresh: _Fresh, artifact: RouterArtifact, asks: Mapping[str, Any]) -> Outcome:
     """Test the promise of each group on its own questions; one that is refuted refutes all."""
-    file, key = _fresh_records(fresh, artifact.gates[0], estimator)
+    file, key = _fresh_records(fresh, artifact.gates[0])
     audits = audit_router(artifact, file.records, key, **asks)
     print_audits(audits)
     content = {name: each.model_dump(mode="json") for name, each in audits.items()}
     return any(each.verdict == "refuted" for each in audits.values()), content
 
 
-def _test_gate(
-    fresh: _Fresh, path: Path, artifact: CalibrationArtifact, estimator: str | None, asks: Mapping[str, Any]
-) -> Outcome:
+def _test_gate(fresh: _Fresh, path: Path, artifact: CalibrationArtifact, asks: Mapping[str, Any]) -> Outcome:
     """Test the promise of one gate."""
-    file, key = _fresh_records(fresh, artifact, estimator)
+    file, key = _fresh_records(fresh, artifact)
     result = run_audit(artifact, file.records, key, **asks)
     _print_verdict(result)
     print_paths(artifact, file.records)
@@ -167,11 +160,11 @@ def _print_verdict(result: PromiseTest) -> None:
         print_line(line)
 
 
-def _compare_scores(fresh: _Fresh, path: Path, artifact: Artifact, delta: float, estimator: str | None) -> Outcome:
+def _compare_scores(fresh: _Fresh, path: Path, artifact: Artifact, delta: float) -> Outcome:
     """Compare the scores of new questions, in their order, with those at calibration."""
     if not isinstance(artifact, CalibrationArtifact):
         raise UsageError(f"{path} holds several gates, and --unlabelled compares the scores of one. Audit with labels.")
-    file, key = _fresh_records(fresh, artifact, estimator, labels=False)
+    file, key = _fresh_records(fresh, artifact, labels=False)
     test, measured = Drift(artifact, delta=delta), _compared(artifact, file.records, key)
     if not measured:
         raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")

@@ -21,9 +21,8 @@ from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.grid import evaluate_grid, keys_of
 from ..evaluation.paper import ALPHA, DELTA, FIGURE, METHODS, TABLES, Experiment, experiment, rule_with_name
 from ..evaluation.results import FEW_NOTE, FIGURES, OF_ITEMS, SHORT, EvaluationGrid, csv_text, few, meaning
-from ..report.figures import Figure, across_alpha
+from ..report.figures import across_alpha
 from ..rules import compared_rules
-from ..spec_syntax import parse_rule
 from .frame.app import command
 from .frame.files import keep_inputs, open_files, pool_of, warn_undecided, warn_unlike
 from .frame.items import refuse_with_items
@@ -58,7 +57,6 @@ def evaluate(
         list[int] | None, typer.Option(help="Questions to fit on in each split. Default: half.", min=1)
     ] = None,
     splits: Annotated[int, typer.Option(help="Random splits.", min=1)] = 100,
-    apart: Annotated[bool, typer.Option("--apart", help="Each file is a data set or model of its own.")] = False,
     cluster_by_group: Annotated[bool, typer.Option("--cluster-by-group", help="Keep groups whole in splits.")] = False,
     form: Annotated[list[Form] | None, typer.Option("--table", help="Compare as this table of the paper does.")] = None,
     figure: Annotated[
@@ -84,19 +82,19 @@ def evaluate(
         raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
     columns = TableFlags(map, right, cut)
     files = open_files(records, columns.settings)
-    for file in files:
-        warn_undecided(file)
-    pools = files if apart else [pool_of(files)]
-    keys = keys_of(pools[0], estimator)
+    for each in files:
+        warn_undecided(each)
+    file = pool_of(files)
+    keys = keys_of(file, estimator)
     names = [name for name in TABLES if name in (form or ()) or Form.ALL in (form or ())]
     names += [] if figure is None else [FIGURE]
-    smallest = min(len(pool.records) for pool in pools)
-    asked = {name: experiment(name, smallest, alphas=alpha or (), sizes=n_calibration or ()) for name in names} or {
+    n = len(file.records)
+    asked = {name: experiment(name, n, alphas=alpha or (), sizes=n_calibration or ()) for name in names} or {
         "": _own_experiment(rule, alpha, n_calibration, items=items)
     }
     grids = {
         name: evaluate_grid(
-            pools,
+            file,
             keys if each.every_score else keys[:1],
             rules=each.rules,
             alphas=each.alphas,
@@ -115,10 +113,9 @@ def evaluate(
     several = any(len({cell.estimator for cell in grid.cells}) > 1 for grid in grids.values())
     if several:
         print_line(SELECTING, "yellow")
-    if not apart:
-        warn_unlike(files, keys[0])
-    score = " --items" if items else _score_to_fit(pools[0], next(iter(grids.values())), several=several)
-    following = f"calibrate fit {pools[0].typed}{columns.typed}{score} --alpha {alpha[0] if alpha else 0.1:g}"
+    warn_unlike(files, keys[0])
+    score = " --items" if items else _score_to_fit(file, next(iter(grids.values())), several=several)
+    following = f"calibrate fit {file.typed}{columns.typed}{score} --alpha {alpha[0] if alpha else 0.1:g}"
     finish(_write(grids, csv_path, json_path, figure), following)
 
 
@@ -127,17 +124,7 @@ def _own_experiment(
 ) -> Experiment:
     """The comparison of these rules, or of the usual ones, with every score."""
     usual, usual_alphas = (compared_rules("item"), ITEM_ALPHAS) if items else (METHODS, (ALPHA,))
-    return Experiment(
-        [parse_rule(text) for text in rules or ()] or usual, alphas or usual_alphas, sizes or (), every_score=True
-    )
-
-
-def _figure(grid: EvaluationGrid) -> Figure:
-    """Four panels of one pool, or two for each of several."""
-    several = len(grid.cells) > 1
-    fields = ("scer", "acceptance") if several else ("scer", "acceptance", "power", "violation_rate")
-    rows = {f"{cell.dataset}, {cell.model}" if several else "": cell.evaluation.rows for cell in grid.cells}
-    return across_alpha(rows, fields, name="panels")
+    return Experiment(rules or usual, alphas or usual_alphas, sizes or (), every_score=True)
 
 
 def _print_table(grid: EvaluationGrid, subject: str, *, names: bool, figures: Sequence[str] | None = None) -> None:
@@ -188,7 +175,8 @@ def _write(
         content = {name: grid.model_dump(mode="json") for name, grid in grids.items()}
         contents.append((json_path, json.dumps(content.get("", content), indent=1).encode() + b"\n"))
     if figure is not None:
-        contents.append((figure, _figure(grids[FIGURE]).png))
+        fields = ("scer", "acceptance", "power", "violation_rate")
+        contents.append((figure, across_alpha({"": grids[FIGURE].cells[0].evaluation.rows}, fields, name="panels").png))
     for path, data in contents:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

@@ -13,14 +13,12 @@ from guardrail.describe import caveats_of, not_covered
 from guardrail.errors import UsageError
 
 from ..data.progress import bar
-from ..data.records import RecordFile
 from ..evaluation.promise_test import ALONE
 from ..judging import keys_of_score, require_same
 from ..report import Report
 from ..report.assessment import verdict_text
 from ..report.facts import facts
 from ..rules import RULES
-from ..scoring.names import stored_key
 from .frame.app import command
 from .frame.files import keep_inputs, open_pool
 from .frame.next_commands import fit_flags, fresh_command, listed
@@ -38,7 +36,6 @@ def report(
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact that `fit` wrote.")] = Path("artifact.json"),
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file; figures go next to it.")] = Path("report.html"),
     test: Annotated[list[Path] | None, typer.Option(help="Record file kept out of the fit, if it is another.")] = None,
-    estimator: Annotated[str | None, typer.Option("--score", "-s", help="Key of the scores, if several fit.")] = None,
     splits: Annotated[int, typer.Option(help="Random splits for the table of rules; 0 leaves it out.", min=0)] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="An artifact alone: its content, for programs.")] = False,
     map: MapOption = None,
@@ -78,7 +75,8 @@ def report(
     columns = TableFlags(map, right, cut)
     file = open_pool(records, columns.settings)
     tested = open_pool(test, columns.settings) if test else None
-    key = estimator_of(file, loaded, estimator)
+    keys = keys_of_score(file.header, loaded.estimator)
+    key = keys[0] if keys else chosen_estimator(file, None)
     for each in filter(None, (file, tested)):
         require_same(loaded, each, key)
     page = Report.of(
@@ -129,11 +127,3 @@ def _say(artifact: Artifact, path: Path, *, as_json: bool) -> None:
     print_line(not_covered(artifact))
     print_facts(facts(artifact), caveats_of(artifact.outcome.rule))
     finish([], *(text.steps or ("Nothing needs doing.",)))
-
-
-def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | None) -> str:
-    """Key of the artifact's estimator in a record file."""
-    if name is not None:
-        return stored_key(file.header.estimators, name, file.header.plan.bindings)
-    keys = keys_of_score(file.header, artifact.estimator)
-    return keys[0] if keys else chosen_estimator(file, None)

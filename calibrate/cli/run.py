@@ -24,15 +24,13 @@ from ..data.questions import Question
 from ..data.records import RecordFile, read_records, rewrite_records
 from ..data.split import Groups, split
 from ..evaluation.choice import AUTO
-from ..evaluation.label_checks import judge_to_look_at, merged, refuse_broken
-from ..fitting import Target, rule_for
+from ..evaluation.label_checks import judge_to_look_at, merged, merged_text, refuse_broken
+from ..fitting import target_of
 from ..items.answers import stored_spec
 from ..report import write_report
-from ..rules import PLANNED, Unit
 from ..scoring.compute import score_records, supported, uses_models, with_cache
 from ..scoring.names import estimator_key
 from ..scoring.scores import refuse_failed
-from ..spec_syntax import parse_rule
 from .frame.app import command
 from .frame.collecting import ask, asking, judging
 from .frame.files import keep_inputs, pair_cache
@@ -42,7 +40,6 @@ from .frame.labels import (
     judge_cache,
     print_label_checks,
     print_labels,
-    print_merged,
     refuse_mixed,
     rule_from,
 )
@@ -108,7 +105,8 @@ def _run(config: Path | None, settings: RunSettings) -> None:
             trust_labels=True,  # they were looked at before the test questions were asked
         )
     )
-    print_merged(merged(fitted.opened.part, judge_to_look_at(fitted.artifact.estimator.judge)))
+    if (merges := merged(fitted.opened.part, judge_to_look_at(fitted.artifact.estimator.judge))) is not None:
+        print_line(merged_text(merges), "yellow")
     pages = _report(config, settings, fitted)
     print_more(fitted.text)
     record_files = [file.path for file in (records, test) if file is not None]
@@ -174,9 +172,9 @@ def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
     settings.prompt(questions)
     if settings.items:
         refuse_with_items(**{name: getattr(settings, name) for name in _WHOLE_ANSWERS})
-        _check_rule("item", settings.rule, settings, {"cap": settings.cap or 1})
+        target_of("item", settings.rule, alpha=settings.alpha, cap=settings.cap or 1)
         return ITEMS
-    _check_rule("answer", settings.rule, settings, {})
+    target_of("answer", settings.rule, alpha=settings.alpha)
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness)
     elif settings.correctness is not None:
@@ -189,12 +187,6 @@ def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
     if ranked_parts(chosen):
         _refuse_few(chosen, questions)
     return estimator_key(chosen)
-
-
-def _check_rule(unit: Unit, rule: str | None, settings: RunSettings, others: dict[str, Any]) -> None:
-    name, options = parse_rule(rule or PLANNED[unit][0])
-    delta = options.pop("delta", None)
-    Target.of(rule_for(unit, name), alpha=settings.alpha, delta=delta, settings=others | options)
 
 
 def _refuse_few(chosen: Estimator, questions: Sequence[Question]) -> None:

@@ -283,15 +283,12 @@ def shift_of(artifact: CalibrationArtifact, values: NDArray[np.float64], accepte
 # -- Fresh records made ready ------------------------------------------------------------------------------------------
 
 
-def prepared(
-    file: RecordFile, artifact: CalibrationArtifact, estimator: str | None = None, *, labels: bool = True
-) -> tuple[RecordFile, str]:
+def prepared(file: RecordFile, artifact: CalibrationArtifact, *, labels: bool = True) -> tuple[RecordFile, str]:
     """Make fresh records ready for an audit: add missing scores and labels as the artifact says.
 
     Args:
         file: The fresh records.
         artifact: The artifact.
-        estimator: Key of its estimator in the records; default: the one whose specification is the artifact's.
         labels: Whether labels are needed; without, none are made, and those there are need not be by the same rule.
 
     Returns:
@@ -301,14 +298,14 @@ def prepared(
         UsageError: Another model, plan, prompt, estimator or correctness rule than the artifact's (both sides are
             named), no question but those of the fit, or labels that only people can give.
     """
-    header, spec = file.header, artifact.estimator
-    key = estimator or next(iter(keys_of_score(header, spec)), None)
+    spec = artifact.estimator
+    key = next(iter(keys_of_score(file.header, spec)), None)
     if key is None and artifact.kind == "items":
         file, key = measure_records(file, items_measure(ItemsSpec.of(spec))), ITEMS
     elif key is None:
         measure = from_spec(spec)
         file, key = score_records(file, [measure]), estimator_key(measure)
-    if header.label_rule(key) is None and labels:
+    if file.header.label_rule(key) is None and labels:
         file = label_items(file) if artifact.kind == "items" else _labelled(file, artifact)
     same = file.header.label_rule(key)
     if not labels or (same is not None and same.name == artifact.correctness.name == GIVEN):

@@ -6,7 +6,7 @@ over splits of *this* pool; they shrink with more splits and say nothing about a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 from guardrail.errors import UsageError
 
 from ..data.progress import Progress, silent
-from ..fitting import Target, rule_for, rule_named
-from ..rules import Infeasible, Rule
+from ..fitting import Target, target_of
+from ..rules import Infeasible, Rule, Unit
 from ..rules.counts import Bools, Counts, Floats, Ints, counts, items
 from ..rules.items import AnswerItems
 from ..scoring.metrics import ranking_of
@@ -27,15 +27,12 @@ from .results import Estimate, Evaluation, EvaluationRow
 THREADS_FROM = 200_000
 """Fewest items for which two splits are computed at the same time."""
 
-RuleSpec: TypeAlias = str | Rule | tuple[str | Rule, Mapping[str, Any]]
-"""A rule's name or a rule of one's own, also with options: ``("acrc", {"k_min": 1})``; ``delta`` may be one."""
-
 
 def evaluate(
     uncertainty: ArrayLike,
     error: ArrayLike,
     *,
-    rules: Sequence[RuleSpec],
+    rules: Sequence[str | Rule],
     alphas: Sequence[float],
     n_calibration: int,
     splits: int = 100,
@@ -50,7 +47,7 @@ def evaluate(
     Args:
         uncertainty: Scores of the pool, shape (n,); higher is less certain, +inf where it could not be measured.
         error: 0 or 1, shape (n,).
-        rules: Names or rules of your own, or such with options.
+        rules: Names, with settings or without ("acrc:k_min=1", "certified:delta=0.05"), or rules of your own.
         alphas: Targets, each in (0, 1).
         n_calibration: Items to calibrate on; the rest is the test part.
         splits: Random splits (100 in the paper, of a pool of 4,000 with 1,000 for calibration).
@@ -70,7 +67,8 @@ def evaluate(
     """
     pool = _Pool.of(uncertainty, error, groups, cap)
     _check_protocol(pool, rules, alphas, n_calibration, splits)
-    tried = [_target(spec, alpha, delta, cap) for spec in rules for alpha in alphas]
+    unit: Unit = "answer" if cap is None else "item"
+    tried = [target_of(unit, rule, alpha=alpha, delta=delta, cap=cap) for rule in rules for alpha in alphas]
     children = np.random.SeedSequence(seed).spawn(splits)  # the same splits, independent of rules and alphas
     done = list(_run(pool, [target for target, _ in tried], n_calibration, children, progress))
     rankings = [ranking for ranking, _ in done if ranking is not None]
@@ -97,7 +95,7 @@ def evaluate(
 
 
 def _check_protocol(
-    pool: _Pool, rules: Sequence[RuleSpec], alphas: Sequence[float], n_calibration: int, splits: int
+    pool: _Pool, rules: Sequence[str | Rule], alphas: Sequence[float], n_calibration: int, splits: int
 ) -> None:
     if not rules or not alphas:
         raise UsageError("evaluate needs at least one rule and one alpha.")
@@ -112,17 +110,6 @@ def _check_protocol(
         )
     if pool.answers is None and pool.members and min(map(len, pool.members)) > n_calibration:
         raise UsageError(f"every group has more than n_calibration = {n_calibration} items. Raise n_calibration.")
-
-
-def _target(spec: RuleSpec, alpha: float, delta: float | None, cap: int | None) -> tuple[Target, dict[str, Any]]:
-    """The target of a rule, and the options that it was given."""
-    name, given = spec if isinstance(spec, tuple) else (spec, {})
-    options = dict(given)
-    # A common delta goes to the rules that take one; a rule's own delta comes first.
-    own = options.pop("delta", delta if rule_named(name).uses_delta else None)
-    chosen = rule_for("answer" if cap is None else "item", name)
-    settings = options if cap is None else {"cap": cap, **options}
-    return Target.of(chosen, alpha=alpha, delta=own, settings=settings), options
 
 
 def _run(

@@ -183,13 +183,13 @@ def broken_labels(records: Sequence[Record], rule: str) -> Missed | None:
     return misses if misses is not None and len(misses.records) >= _MANY * misses.n_wrong else None
 
 
-def missed_text(misses: Missed, file: RecordFile) -> str:
-    """What a person should know of such answers, with the rule that calls them right."""
+def missed_text(misses: Missed, typed: str = "RECORDS") -> str:
+    """What a person should know of such answers, with the rule that calls them right; ``typed`` is their file."""
     first = misses.records[0]
     text, against = f"{first.answer!r:.60}", f"{' | '.join(first.references)!r:.60}"
     return (
         f"{len(misses.records)} of the {misses.n_wrong} wrong answers contain a reference, e.g. {text} (reference "
-        f"{against}, {first.id}). If such answers are right, use rule {misses.rule}: `calibrate label {file.typed} "
+        f"{against}, {first.id}). If such answers are right, use rule {misses.rule}: `calibrate label {typed} "
         f"--rule {misses.rule}`, or --correctness {misses.rule} of `run`."
     )
 
@@ -204,7 +204,7 @@ def refuse_broken(file: RecordFile) -> None:
     if spec is not None and (misses := broken_labels(file.records, spec.name)) is not None:
         raise UsageError(
             f"the labels of {file.path} look broken: rule {spec.name} calls nearly no answer right, and "
-            f"{missed_text(misses, file)} To fit on these labels all the same, add --trust-labels."
+            f"{missed_text(misses, file.typed)} To fit on these labels all the same, add --trust-labels."
         )
 
 
@@ -255,6 +255,16 @@ def merged(records: Sequence[Record], judge: Judge | None) -> Merged | None:
     same = [(record, [ref for ref in record.references if next(verdicts)]) for record in wrong]
     pairs = tuple((record.id, record.answer or "", found[0]) for record, found in same if found)
     return Merged(judge.spec.name, pairs, len(wrong)) if pairs else None
+
+
+def merged_text(merges: Merged) -> str:
+    """What a person should know of such answers, with a judge that tells them apart."""
+    _, answer, reference = merges.pairs[0]
+    return (
+        f"Judge {merges.judge} takes {len(merges.pairs)} of {merges.n_wrong} wrong answers for right ones, e.g. "
+        f"{answer!r:.60} for {reference!r:.60}. A judge that asks a model: `calibrate score RECORDS --score "
+        "'graded_disagreement:chat(model=MODEL)'`, one call for each pair of different answers."
+    )
 
 
 def _contains(record: Record) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .evaluate import RuleSpec
 from .results import EvaluationRow
 
 ALPHA, ALPHAS = 0.15, (0.05, 0.1, 0.15, 0.2, 0.25)
@@ -14,17 +13,9 @@ DELTA = 0.05
 """The paper's delta."""
 N_CALIBRATION, SIZES = 1000, (100, 250, 500, 1000, 1500)
 """The paper's calibration size, and those of its table of sizes; a quarter of a pool is left to test on."""
-METHODS: tuple[RuleSpec, ...] = (
-    *("fixed_quantile", "empirical", "hoeffding", "clopper_pearson", "lec", "acrc", "certified"),
-)
+METHODS = ("fixed_quantile", "empirical", "hoeffding", "clopper_pearson", "lec", "acrc", "certified")
 """The paper's methods, and the certificate at the same delta."""
-VARIANTS: tuple[RuleSpec, ...] = (
-    ("acrc", {"monotone": False}),
-    ("acrc", {"correction": False}),
-    ("acrc", {"envelope": True}),
-    ("acrc", {"k_min": 1}),
-    "acrc",
-)
+VARIANTS = ("acrc:monotone=false", "acrc:correction=false", "acrc:envelope=true", "acrc:k_min=1", "acrc")
 """The paper's ablations, the method as it is printed, and the method itself."""
 TABLES = {
     "main": "Main results",
@@ -62,7 +53,7 @@ class Experiment:
         every_score: Whether it compares scores; otherwise it takes the main one.
     """
 
-    rules: Sequence[RuleSpec]
+    rules: Sequence[str]
     alphas: Sequence[float]
     sizes: Sequence[int]
     every_score: bool = False
@@ -73,7 +64,7 @@ def experiment(name: str, n: int, *, alphas: Sequence[float] = (), sizes: Sequen
 
     Args:
         name: One of `TABLES`, or `FIGURE`.
-        n: Questions of the smallest pool.
+        n: Questions of the pool.
         alphas: Targets across risk levels; the first one is also the target elsewhere. Default: the paper's.
         sizes: Calibration sizes of that table; a single one is the size elsewhere. Default: the paper's that fit, or of
             a small pool an eighth, a quarter and a half.

@@ -16,11 +16,10 @@ from guardrail.outcome import CERTIFIED, InfeasibleReason
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
-from ..fitting import DEFAULT_DELTA, Target, rule_for
+from ..fitting import DEFAULT_DELTA, Target, target_of
 from ..rules import PLANNED, Infeasible, Unit
 from ..rules.counts import Bools, Floats, check_share
 from ..scope import POOL_FACTOR
-from ..spec_syntax import parse_rule
 from .populations import ItemPilot, Population
 from .results import Estimate
 
@@ -230,10 +229,7 @@ def plan(
 
 def _target(rule: str, alpha: float, delta: float, population: Population | ItemPilot) -> Target:
     check_share("delta", delta)
-    name, options = parse_rule(rule)
-    chosen, settings = rule_for(population.unit, name), {**population.settings, **options}
-    own = settings.pop("delta", delta if chosen.uses_delta else None)
-    return Target.of(chosen, alpha=alpha, delta=own, settings=settings)
+    return target_of(population.unit, rule, alpha=alpha, delta=delta, cap=population.cap)[0]
 
 
 def _simulate(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +41,7 @@ class Population:
     auroc: float
 
     unit: ClassVar[Unit] = "answer"
-    settings: ClassVar[Mapping[str, Any]] = {}
-    """Settings that its rules need."""
+    cap: ClassVar[None] = None
 
     @classmethod
     def binormal(cls, accuracy: float, auroc: float) -> Population:
@@ -142,9 +140,9 @@ class ItemPilot:
     items: AnswerItems
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The cap of the items."""
-        return {"cap": self.items.cap}
+    def cap(self) -> int:
+        """The most items of an answer that can be kept."""
+        return self.items.cap
 
     @property
     def accuracy(self) -> float:

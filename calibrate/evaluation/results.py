@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -181,7 +182,7 @@ class Evaluation(Frozen):
 
 
 class Cell(Frozen):
-    """One pool, estimator and calibration size."""
+    """One score and calibration size."""
 
     dataset: str
     """Name of the questions."""
@@ -194,10 +195,10 @@ class Cell(Frozen):
 
 
 class EvaluationGrid(Frozen):
-    """Evaluations of several pools, estimators or calibration sizes, as one table."""
+    """Evaluations of several scores or calibration sizes, as one table."""
 
     cells: tuple[Cell, ...]
-    """In the order given: pools, estimators, sizes."""
+    """In the order given: scores, sizes."""
 
     @property
     def ranked(self) -> tuple[Cell, ...]:
@@ -224,7 +225,7 @@ class EvaluationGrid(Frozen):
         errors: bool = True,
         rule: Callable[[EvaluationRow], str] = lambda row: row.name,
     ) -> Table:
-        """A row for each rule and alpha of each cell: what differs between the cells, then the figures.
+        """A row for each rule and alpha of each cell: score and size if they differ, then the figures.
 
         Args:
             figures: Columns, in %; default: `FIGURES`.
@@ -232,27 +233,17 @@ class EvaluationGrid(Frozen):
             rule: The text of a rule.
         """
         figures = FIGURES if figures is None else figures
-        names = {
-            "data set": [cell.dataset for cell in self.cells],
-            "model": [cell.model for cell in self.cells],
-            "score": [cell.estimator for cell in self.cells],
-        }
-        names = {head: texts for head, texts in names.items() if len(set(texts)) > 1}
-        counted = {"AUROC": [cell.evaluation.area for cell in self.cells]} if names else {}
-        sizes = [str(cell.evaluation.n_calibration) for cell in self.cells]
-        counted |= {"n": sizes} if len(set(sizes)) > 1 else {}
-        rows = [
-            (
-                *(texts[place] for texts in names.values()),
-                rule(row),
-                *(texts[place] for texts in counted.values()),
-                f"{row.alpha:g}",
-                *cells(row, figures, errors=errors),
-            )
-            for place, cell in enumerate(self.cells)
-            for row in cell.evaluation.rows
-        ]
-        return Table((*names, "rule", *counted, "alpha", *figures), rows, named=len(names) + 1)
+        by_score = len({cell.estimator for cell in self.cells}) > 1
+        by_size = len({cell.evaluation.n_calibration for cell in self.cells}) > 1
+        heads = ("score", "rule", "AUROC", "n", "alpha")
+        shown = (by_score, True, by_score, by_size, True)
+        rows = []
+        for cell in self.cells:
+            for row in cell.evaluation.rows:
+                size = str(cell.evaluation.n_calibration)
+                named = (cell.estimator, rule(row), cell.evaluation.area, size, f"{row.alpha:g}")
+                rows.append((*compress(named, shown), *cells(row, figures, errors=errors)))
+        return Table((*compress(heads, shown), *figures), rows, named=1 + by_score)
 
     def plot(self, ax: Any = None) -> Any:
         """Test error rate of every estimator and rule, best AUROC first, with its spread over splits.

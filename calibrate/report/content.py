@@ -15,12 +15,20 @@ from guardrail.describe import CALLS, ITEMS_OF_ANSWERS, Nouns, figures_lines, no
 from guardrail.items.spec import ItemsSpec, bounds_answers
 from guardrail.judges import distinct_answers
 from guardrail.notebook import Table, percent
-from guardrail.outcome import CERTIFIED
 
 from ..data.records import Record
 from ..data.table import table_of
 from ..evaluation.choice import Ranked
-from ..evaluation.label_checks import Suspicious, judge_to_look_at, lowest, merged, missed, suspicious
+from ..evaluation.label_checks import (
+    Suspicious,
+    judge_to_look_at,
+    lowest,
+    merged,
+    merged_text,
+    missed,
+    missed_text,
+    suspicious,
+)
 from ..evaluation.results import FEW_NOTE, Evaluation, EvaluationRow, cells, few
 from ..items.figures import by_path
 from ..judging import GateCounts, accepted_of
@@ -120,14 +128,8 @@ def _headline(counts: GateCounts, nouns: Nouns) -> Iterator[tuple[str, str]]:
     yield percent(wrong / counts.n), f"{wrong:,} of {counts.n:,} {nouns.asked}"
 
 
-def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rules: bool) -> Table:
-    """The rules at the artifact's alpha beside no rule.
-
-    Args:
-        evaluation: The rules over many random splits.
-        artifact: Its rule is marked.
-        all_rules: All, the most accepting first; or the rule in use, the certificate and none.
-    """
+def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact) -> Table:
+    """The rules at the artifact's alpha, the most accepting first and that of the artifact marked, below no rule."""
     own, nouns, base = artifact.outcome.rule, nouns_of(artifact), evaluation.base_error
     rows = sorted(
         (row for row in evaluation.rows if row.alpha == artifact.alpha), key=lambda row: -row.acceptance.value
@@ -137,11 +139,7 @@ def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rul
     if nouns is ITEMS_OF_ANSWERS:
         right = "right items kept"
     without = (NO_RULE, "100", f"{100 * base:.1f}", "100", "-", above, "0", f"none: everything is {accepted}")
-    if all_rules:
-        listed = [without, *map(_rule, rows)]
-    else:
-        rows = sorted((row for row in rows if row.rule in (own, CERTIFIED)), key=lambda row: row.rule != own)
-        listed = [*map(_rule, rows), without]
+    listed = [without, *map(_rule, rows)]
     return Table(
         heads=(
             *("rule", accepted, f"wrong among {accepted}", right),
@@ -242,22 +240,14 @@ def label_sections(artifact: CalibrationArtifact, parts: Sequence[Part], estimat
         )
     fitted = parts[0].records
     if (misses := missed(fitted, artifact.correctness.name)) is not None:
-        text = (
-            f"{len(misses.records)} of the {misses.n_wrong} answers labelled wrong. If such answers are right, label "
-            f"again with rule {misses.rule}: `calibrate label RECORDS --rule {misses.rule}`. Some of them:"
-        )
         rows = [_answer(record, estimator) for record in misses.records[:MOST_ROWS]]
         heading = "Labelled wrong, although the answer contains the reference"
-        yield Section(heading, (text,), Table(_ANSWER, rows, prose=_PROSE))
+        yield Section(heading, (missed_text(misses), "Some of them:"), Table(_ANSWER, rows, prose=_PROSE))
     if (merges := merged(fitted, judge_to_look_at(artifact.estimator.judge))) is not None:
-        text = (
-            f"The judge {merges.judge} takes {len(merges.pairs)} of {merges.n_wrong} wrong answers for a reference, so "
-            "such an answer agrees with right ones. A judge that asks a model: `calibrate score RECORDS --score "
-            "'graded_disagreement:chat(model=MODEL)'`."
-        )
         heads = ("wrong answer", "reference", "id")
         pairs = [(_cut(answer), _cut(reference), name) for name, answer, reference in merges.pairs[:MOST_ROWS]]
-        yield Section("Wrong answers that the judge takes for right ones", (text,), Table(heads, pairs, prose=heads))
+        heading = "Wrong answers that the judge takes for right ones"
+        yield Section(heading, (merged_text(merges),), Table(heads, pairs, prose=heads))
 
 
 def contradictions(looked: Mapping[str, Suspicious], estimator: str) -> Table:

@@ -22,12 +22,13 @@ from ..data.split import Groups
 from ..data.table import table_of
 from ..evaluation.audit import audit
 from ..evaluation.choice import Ranked, rank_estimators
-from ..evaluation.evaluate import RuleSpec, evaluate
+from ..evaluation.evaluate import evaluate
 from ..evaluation.promise_test import ALONE, Audit
 from ..evaluation.results import Evaluation
 from ..judging import at_calibration, calibration_part, without
 from ..rules import PLANNED, RULES, compared_rules
 from ..scoring.scores import scored_by, units_of
+from ..spec_syntax import rule_text
 from .assessment import Found, VerdictText, ranking, verdict_text
 from .content import (
     Part,
@@ -53,7 +54,7 @@ def compare_rules(
     records: Sequence[Record],
     estimator: str,
     *,
-    rules: Sequence[RuleSpec] | None = None,
+    rules: Sequence[str] | None = None,
     alphas: Sequence[float] | None = None,
     splits: int = 100,
     progress: Progress = silent,
@@ -62,11 +63,9 @@ def compare_rules(
 
     Give it the calibration records only: a test part may be of another kind, and is never mixed with them.
     """
-    own, delta = artifact.outcome.rule, artifact.outcome.delta
-    usual: list[RuleSpec] = list(compared_rules())
+    own, usual = artifact.outcome.rule, compared_rules()
     if own in RULES:
-        others = [name for name in compared_rules(RULES[own].unit) if name != own]
-        usual = [own if delta is None else (own, {"delta": delta}), *others]
+        usual = (_own_rule(artifact), *(name for name in compared_rules(RULES[own].unit) if name != own))
     pool = units_of(records, estimator, groups=artifact.calibration.group is not None, spec=artifact.estimator)
     return evaluate(
         pool.u,
@@ -81,11 +80,17 @@ def compare_rules(
     )
 
 
+def _own_rule(artifact: CalibrationArtifact) -> str:
+    """The rule of an artifact with its delta."""
+    outcome = artifact.outcome
+    return rule_text(outcome.rule, {} if outcome.delta is None else {"delta": outcome.delta})
+
+
 def sweep(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, *, splits: int) -> Evaluation:
     """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
     own = artifact.outcome.rule
     usual = PLANNED[RULES[own].unit if own in RULES else "answer"][0]
-    rules = list(dict.fromkeys(name for name in (own, usual) if name in RULES))
+    rules = [*([_own_rule(artifact)] if own in RULES else []), *([usual] if usual != own else [])]
     alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
     below_1 = [alpha for alpha in alphas if alpha < 1]
     return compare_rules(artifact, records, estimator, rules=rules, alphas=below_1, splits=splits)
@@ -217,14 +222,12 @@ def _evidence(report: Report, evaluation: Evaluation | None) -> dict[str, Any]:
     parts = [Part("calibration", report.fitted, at_calibration(artifact))]
     if report.audited is not None:
         parts.append(Part("test", report.test, report.audited.held_out))
-    scores, items, rules = _ranking(artifact, parts[0].records), artifact.items is not None, {}
-    if evaluation is not None:
-        rules = {each: rule_table(evaluation, artifact, all_rules=each) for each in (False, True)}
+    scores, items = _ranking(artifact, parts[0].records), artifact.items is not None
     return {
         "headline": headline(parts, nouns_of(artifact)),
         "heads": headings(artifact),
         "evaluation": evaluation,
-        "rules": rules,
+        "rules": None if evaluation is None else rule_table(evaluation, artifact),
         "categories": categories(artifact, parts, estimator),
         "scores": score_table(scores, estimator) if scores else None,
         "items": list(item_sections(artifact, parts)) if items else [],

@@ -17,7 +17,6 @@ from calibrate.correctness.registry import RULES as CORRECTNESS
 from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile, read_records
 from calibrate.evaluation.audit import audit
-from calibrate.evaluation.evaluate import RuleSpec
 from calibrate.pipeline import fit_artifact
 from calibrate.report import compare_rules
 from calibrate.report.content import rule_table
@@ -79,7 +78,7 @@ def test_a_new_rule_fits_and_is_evaluated(first_block: str) -> None:
 def test_a_new_rule_is_compared_in_the_report(first_block: str, labelled: RecordFile) -> None:
     artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc")
     compared = compare_rules(artifact, labelled.records, KEY, splits=2)
-    promised = {name: promise for name, *_, promise in rule_table(compared, artifact, all_rules=True).rows}
+    promised = {name: promise for name, *_, promise in rule_table(compared, artifact).rows}
     assert promised[first_block] == "none, honestly, 90 % sure"
     assert promised["acrc"] == "in the limit, on average"
 
@@ -112,14 +111,13 @@ def test_a_rule_of_ones_own_is_passed_as_an_object(labelled: RecordFile) -> None
     assert (result.rule, result.threshold, result.delta) == ("first_block", 0.1, 0.1)
     rng = np.random.default_rng(0)
     items: dict[str, Any] = {"uncertainty": rng.random(60), "error": rng.integers(0, 2, 60)}
-    specs: list[RuleSpec] = [mine, (mine, {"delta": 0.3}), "acrc"]
-    table = evaluate(**items, rules=specs, alphas=[0.2], n_calibration=30, splits=3)
-    assert [(row.rule, row.delta) for row in table.rows] == [("first_block", 0.1), ("first_block", 0.3), ("acrc", None)]
+    table = evaluate(**items, rules=[mine, "acrc"], alphas=[0.2], n_calibration=30, splits=3, delta=0.3)
+    assert [(row.rule, row.delta) for row in table.rows] == [("first_block", 0.3), ("acrc", None)]
     artifact = fit_artifact(labelled, score=KEY, alpha=0.2, rule=mine)
     assert artifact.outcome.rule == "first_block"
-    assert {
-        promise for name, *_, promise in rule_table(table, artifact, all_rules=True).rows if name == "first_block"
-    } == {"rule of your own"}
+    assert {promise for name, *_, promise in rule_table(table, artifact).rows if name == "first_block"} == {
+        "rule of your own"
+    }
 
 
 def test_what_a_rule_of_ones_own_cannot_be(labelled: RecordFile) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrate.evaluation.evaluate import RuleSpec, evaluate
+from calibrate.evaluation.evaluate import evaluate
 from calibrate.fitting import fit, one_of_each
 from guardrail.describe import guarantee
 from guardrail.errors import UsageError
@@ -84,7 +84,7 @@ def test_evaluation_gives_groups_to_the_rules_that_read_them() -> None:
     wrong = np.arange(100) % 17 == 0
     u, e = rng.normal(size=1000), np.repeat(wrong, 10).astype(int)
     ids = np.repeat(np.arange(100), 10).tolist()
-    rules: list[RuleSpec] = ["certified", "certified_groups"]
+    rules = ["certified", "certified_groups"]
     settings: dict[str, Any] = {"rules": rules, "alphas": [0.1], "n_calibration": 500, "splits": 40}
     measured = [row.acceptance.value for row in evaluate(u, e, groups=ids, **settings).rows]
     alone = [row.acceptance.value for row in evaluate(u, e, **settings).rows]

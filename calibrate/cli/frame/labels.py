@@ -14,7 +14,7 @@ from guardrail.sampling.models import resolve_model
 from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, make_rule
 from ...correctness.registry import structured_advice
 from ...data.records import GIVEN, RecordFile
-from ...evaluation.label_checks import Merged, labelled_answers, missed, missed_text
+from ...evaluation.label_checks import labelled_answers, missed, missed_text
 from ...report.facts import describe_spec
 from .terminal import console, print_line, shortened
 
@@ -106,20 +106,7 @@ def print_label_checks(file: RecordFile) -> None:
             soft_wrap=True,
         )
     if (misses := missed(file.records, spec.name)) is not None:
-        print_line(missed_text(misses, file), "yellow")
-
-
-def print_merged(merges: Merged | None) -> None:
-    """Print that the judge of the score takes wrong answers for right ones, and the flag for a model as judge."""
-    if merges is None:
-        return
-    _, answer, reference = merges.pairs[0]
-    print_line(
-        f"Judge {merges.judge} takes {len(merges.pairs)} of {merges.n_wrong} wrong answers for right ones, e.g. "
-        f"{shortened(answer)} for {shortened(reference)}. A judge that asks a model: `calibrate score RECORDS --score "
-        "'graded_disagreement:chat(model=MODEL)'`, one call for each pair of different answers.",
-        "yellow",
-    )
+        print_line(missed_text(misses, file.typed), "yellow")
 
 
 def print_structured(file: RecordFile, estimator: str | None = None) -> None:

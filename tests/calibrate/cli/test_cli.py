@@ -536,7 +536,7 @@ def test_the_table_of_evaluate_fits_80_columns(labelled: RecordFile, monkeypatch
     for width, errors in ((80, False), (120, True)):
         out = io.StringIO()
         monkeypatch.setattr(evaluate_command, "console", VisibleConsole(file=out, width=width, force_terminal=True))
-        grid = evaluate_grid([labelled], ["semantic_entropy"], rules=METHODS, alphas=[0.1], splits=30)
+        grid = evaluate_grid(labelled, ["semantic_entropy"], rules=METHODS, alphas=[0.1], splits=30)
         evaluate_command._print_table(grid, "Rules", names=True, figures=None)
         lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
         rows = [line for line in lines if line.strip().startswith(tuple(f"{rule} " for rule in METHODS))]

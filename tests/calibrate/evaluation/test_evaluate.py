@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrate.evaluation.evaluate import RuleSpec, SplitCounts, evaluate, row_of
+from calibrate.evaluation.evaluate import SplitCounts, evaluate, row_of
 from calibrate.evaluation.results import Cell, Estimate, Evaluation, EvaluationGrid, csv_text, few
 from calibrate.fitting import Target, fit
 from calibrate.rules import RULES, Infeasible, Rule
@@ -99,7 +99,7 @@ def test_means_of_few_splits_are_marked() -> None:
 
 def test_all_rules_see_the_same_splits_whatever_their_company() -> None:
     u, e = pool()
-    specs: list[RuleSpec] = ["lec", "certified", ("acrc", {"k_min": 1}), ("clopper_pearson", {"delta": 0.05})]
+    specs = ["lec", "certified", "acrc:k_min=1", "clopper_pearson:delta=0.05"]
     together = evaluate(u, e, rules=specs, alphas=[0.1, 0.2], n_calibration=150, splits=5)
     for i, spec in enumerate(specs):
         alone = evaluate(u, e, rules=[spec], alphas=[0.1, 0.2], n_calibration=150, splits=5)
@@ -172,8 +172,7 @@ def test_groups_that_do_not_fit() -> None:
 
 def test_files(tmp_path: Path) -> None:
     u, e = pool()
-    specs: list[RuleSpec] = ["lec", ("acrc", {"k_min": 1})]
-    result = evaluate(u, e, rules=specs, alphas=[0.15], n_calibration=150, splits=5)
+    result = evaluate(u, e, rules=["lec", "acrc:k_min=1"], alphas=[0.15], n_calibration=150, splits=5)
     grid = EvaluationGrid(cells=(Cell(dataset="d", model="m", estimator="s", evaluation=result),))
     rows = list(csv.DictReader(io.StringIO(csv_text(grid.records()))))
     assert [row["rule"] for row in rows] == ["lec", "acrc"]
@@ -204,7 +203,7 @@ def test_progress_is_reported_after_each_split() -> None:
         ({"alphas": []}, "at least one rule and one alpha"),
         ({"rules": "lec"}, r"Write \['lec'\]"),
         ({"rules": ["leck"]}, "Did you mean 'lec'"),
-        ({"rules": [("lec", {"delta": 0.1})]}, "makes no statement with a delta"),
+        ({"rules": ["lec:delta=0.1"]}, "makes no statement with a delta"),
         ({"alphas": [10]}, "Write 0.1 for 10 %"),
         ({"n_calibration": 400}, "between 1 and 399"),
         ({"splits": 0}, "splits must be at least 1"),

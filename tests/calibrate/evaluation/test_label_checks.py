@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from calibrate.cli.frame.labels import print_merged
 from calibrate.data.records import Record
 from calibrate.dataframe import from_frame
 from calibrate.evaluation.label_checks import (
     judge_to_look_at,
     labelled_answers,
     merged,
+    merged_text,
     missed,
     suspicious,
     unread_answers,
@@ -107,7 +107,7 @@ def test_labelled_answers_are_of_both_kinds(n_right: int, n_wrong: int, shown: t
     assert labelled_answers(records) == labelled_answers(records[::-1])
 
 
-def test_wrong_answers_that_a_judge_takes_for_right_ones_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_answers_that_a_judge_takes_for_right_ones_are_named() -> None:
     """To a score with such a judge a wrong answer agrees with right ones, so it is accepted."""
     north, south = "Mexico is in North America", "Mexico is in South America"
     records = [
@@ -119,8 +119,7 @@ def test_wrong_answers_that_a_judge_takes_for_right_ones_are_named(capsys: pytes
     found = merged(records, TextJudge())
     assert found is not None
     assert (found.judge, found.pairs, found.n_wrong) == ("text", (("a", south, north),), 2)
-    print_merged(found)
-    said = " ".join(capsys.readouterr().out.split())
+    said = merged_text(found)
     assert f"Judge text takes 1 of 2 wrong answers for right ones, e.g. '{south}' for '{north}'." in said
     assert "--score 'graded_disagreement:chat(model=MODEL)'" in said
     assert merged(records, ExactJudge()) is None

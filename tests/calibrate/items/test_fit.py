@@ -133,8 +133,8 @@ def test_test_answers_must_be_others_and_made_alike(file: RecordFile, fresh: Rec
     assert (counts.n_accepted, counts.n_errors) == (figures.shown, figures.broken)
     assert figures.reference == 4 * 293
     other = measure_records(fresh, items_measure(json_spec(fresh.header.plan.bindings, judges={"/total": "numeric"})))
-    with pytest.raises(UsageError, match="does not fit the artifact"):
-        prepared(label_items(other), artifact, ITEMS)
+    measured, _ = prepared(label_items(other), artifact)
+    assert measured.header.estimators[ITEMS] == artifact.estimator  # measured anew, with the artifact's judges
 
 
 def test_items_refuse_what_only_whole_answers_have(file: RecordFile) -> None:
