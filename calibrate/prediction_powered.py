@@ -34,9 +34,6 @@ from .scoring.apart import refuse_overlap
 from .scoring.metrics import fisher_exact, ks_two_sample
 from .scoring.scores import Scored, arrays, refuse_failed, units_of, unmeasured_among
 
-__all__ = ["artifact_with_people", "fit_prediction_powered", "group_unlike_sample", "p_people", "prediction_powered"]
-__all__ += ["selection_p"]
-
 STEPS = 20  # thresholds tested: those that accept 1/20, 2/20, ... of all answers
 FEWEST_PEOPLE = 30  # accepted answers labelled by people behind a tested threshold, for the normal approximation
 

@@ -167,7 +167,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
     """
     scope = file.header.scope
     if scope.is_drawn:
-        _refuse_changed_draw(file, scope, used, estimator)
+        _refuse_changed_draw(file, scope, estimator)
     values, waits = table_of(used).scores(estimator), waiting_of(used)
     labelled, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
     # Fewer would hardly ever be refused: the asymptotic p-value means little there.
@@ -180,22 +180,17 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
     return scope
 
 
-def _refuse_changed_draw(file: RecordFile, scope: Scope, used: Sequence[Record], estimator: str) -> None:
+def _refuse_changed_draw(file: RecordFile, scope: Scope, estimator: str) -> None:
     """Refuse records that are not the draw that their scope describes."""
     if scope.score != estimator:
         raise UsageError(
             f"the questions of {file.path} were drawn by their {scope.score!r} scores, so {estimator!r} cannot be "
             f"fitted on them: use --score {scope.score}, or draw anew with `calibrate sample`."
         )
-    values = table_of(used).scores(estimator)
-    above = table_of(used).take(~np.isnan(values) & ~scope.covers(values)).ids
     fault = None
     if fingerprint(record.to_question() for record in file.records) != file.header.questions_sha256:
         number = f"the {len(file.records)} questions of {file.path} are not the {scope.n} that were drawn"
         fault = f"{number}: some were added, removed or changed"
-    elif above:
-        score = f"record {above[0]!r} of {file.path} has a score above the cut {scope.cut:g} of its scope"
-        fault = f"{score}, so it was not drawn with the others"
     elif scope.drawn_sha256 != draw_digest(file.records, estimator):
         fault = f"the questions of {file.path} have another order or other {estimator!r} scores than when drawn"
     if fault is not None:

@@ -33,26 +33,6 @@ from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from .types import Fingerprint, Frozen, SamplingPlan, Unmeasured
 
-__all__ = [
-    "ALL_OTHERS",
-    "GOES_ON",
-    "MOST_FAILED",
-    "Artifact",
-    "CalibrationArtifact",
-    "CalibrationScores",
-    "CascadeArtifact",
-    "CascadeOutcome",
-    "DataFingerprint",
-    "EstimatorChoice",
-    "Made",
-    "RouterArtifact",
-    "Spent",
-    "StageShare",
-    "load_artifact",
-    "uncalibrated",
-]
-
-
 ALL_OTHERS = "all others"
 """The name, in a router, of the artifact for questions of no other group."""
 MOST_FAILED = 0.01

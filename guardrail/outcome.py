@@ -20,21 +20,6 @@ if TYPE_CHECKING:
     import numpy as np  # slow to import, and a guard compares floats
     from numpy.typing import NDArray
 
-__all__ = [
-    "AVERAGE",
-    "CERTIFIED",
-    "EVERY_QUESTION",
-    "Diagnostics",
-    "Feasible",
-    "Hint",
-    "Infeasible",
-    "InfeasibleReason",
-    "Outcome",
-    "Scope",
-    "TieBlock",
-    "accepts",
-]
-
 
 @overload
 def accepts(uncertainty: float, threshold: float) -> bool: ...

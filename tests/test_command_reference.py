@@ -56,7 +56,7 @@ def test_every_command_and_option_is_on_the_page() -> None:
 @pytest.mark.parametrize(
     ("line", "absent"),
     [
-        (r"^\| `--test-fraction <float>.*\n(?=\| `--test <)", ["calibrate fit --test-fraction"]),
+        (r"^\| `--test-fraction <float>.*\n(?=\| `--test FILE)", ["calibrate fit --test-fraction"]),
         (r"^\| `--human-labels <.*\n", ["calibrate fit --human-labels"]),
         (r"^  --dry-run .*\n", ["guardrail review --dry-run"]),
     ],

@@ -72,7 +72,7 @@ def run(
 
 def _run(config: Path | None, settings: RunSettings) -> None:
     names = ("records.jsonl", "test-records.jsonl", "artifact.json", "report.html")
-    read = (config, settings.questions, settings.test_questions, settings.tools, settings.score_name)
+    read = (config, settings.questions, settings.test_questions, settings.tools)
     keep_inputs(read, [settings.out / name for name in names])
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
     questions, test_questions = _splits(settings, groups)

@@ -77,7 +77,7 @@ def score(
     names = [name for name in chosen if name != "all"]
     source, target = one_file(records, out)
     cache = verdicts or pair_cache(source)
-    keep_inputs([*names, cache], [target])
+    keep_inputs([cache], [target])
     keep_inputs([source], [cache])
     everything = len(names) < len(chosen)
     # SQLite corrupts files on a network disk, so on a cluster the user names a file on a disk of each node.

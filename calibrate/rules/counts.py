@@ -10,9 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from guardrail.errors import UsageError
 
-__all__ = ["TOLERANCE", "Bools", "Counts", "Feasible", "Floats", "Infeasible", "Ints", "Reason", "Result"]
-__all__ += ["check_share", "counts", "items"]
-
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]

@@ -13,18 +13,6 @@ from typing import Any
 
 from ..errors import require
 
-__all__ = [
-    "BLUE",
-    "GREEN",
-    "GREY",
-    "RED",
-    "Table",
-    "as_html",
-    "axis",
-    "percent",
-    "sure",
-]
-
 BLUE, RED, GREEN, GREY = "#0072b2", "#d55e00", "#007a59", "#5b6570"
 """Okabe and Ito's colours, as in the report: they differ for colour-blind readers, too."""
 

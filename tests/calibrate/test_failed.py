@@ -139,19 +139,8 @@ def test_run_stops_and_the_same_command_asks_only_the_failed_ones_again(
 ) -> None:
     # A rerun counted the questions that had failed as "on file" and certified the rest.
     questions, out = fakes.write_questions(tmp_path / "q.jsonl", size=60), tmp_path / "out"
-    asked = (
-        "run",
-        "--questions",
-        questions,
-        "--model",
-        MODEL,
-        "--out",
-        out,
-        "--test-fraction",
-        "0",
-        "--set",
-        "splits=0",
-    )
+    quick = ("--test-fraction", "0", "--set", "splits=0")
+    asked = ("run", "--questions", questions, "--model", MODEL, "--out", out, *quick)
     monkeypatch.setattr(fakes, "DOWN", {20, 30, 40})
     shown = command(*asked, "--alpha", "0.3", "--correctness", "exact", code=2)
     assert "57 of 60 questions are on file." in shown

@@ -16,13 +16,13 @@ from calibrate.evaluation.audit import audit
 from calibrate.evaluation.choice import choose_score
 from calibrate.evaluation.label_checks import suspicious
 from calibrate.fitting import fit
-from calibrate.judging import accepted_of, held_out, require_same
+from calibrate.judging import held_out, require_same
 from calibrate.pipeline import fit_artifact, part_header
 from calibrate.report.assessment import undecided_answers
 from calibrate.scoring.scores import arrays
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.outcome import Feasible, Infeasible
+from guardrail.outcome import Feasible
 from guardrail.plain_json import canonical_json
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
@@ -79,16 +79,6 @@ def test_fit_names_the_missing_step(labelled: RecordFile) -> None:
         fit_artifact(labelled, score="max_softmax", alpha=0.1, rule="acrc")
     with pytest.raises(UsageError, match=r"Write 0\.15 for 15 %"):
         fit_artifact(labelled, score=KEY, alpha=15, rule="acrc")
-
-
-def test_nothing_measured_that_is_wrong_everywhere_is_infeasible(labelled: RecordFile) -> None:
-    wrong = RecordFile(
-        labelled.path, labelled.header, tuple(r.model_copy(update={"correct": False}) for r in labelled.records)
-    )
-    artifact = fit_artifact(wrong, score=KEY, alpha=0.15, rule="acrc")
-    assert isinstance(artifact.outcome, Infeasible)
-    assert artifact.threshold is None
-    assert not accepted_of(artifact, labelled.records, KEY).any()
 
 
 def test_clusters_give_one_record_each_whatever_the_order(labelled: RecordFile) -> None:
@@ -172,14 +162,6 @@ def test_records_made_otherwise_are_refused(labelled: RecordFile, artifact: Cali
         with pytest.raises(UsageError, match="does not fit the artifact") as caught:
             require_same(artifact, other, KEY)
         assert fragment in str(caught.value)
-
-
-def test_a_difference_is_named_by_its_field(labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, score=KEY, alpha=0.2, rule="acrc")
-    other = labelled.header.model_copy(update={"plan": labelled.header.plan.model_copy(update={"temperature": 0.1})})
-    with pytest.raises(UsageError) as caught:
-        require_same(artifact, RecordFile(labelled.path, other, labelled.records), KEY)
-    assert str(caught.value).splitlines()[1] == "  plan.temperature: artifact 0.7, records 0.1"
 
 
 def test_the_header_of_a_part_describes_the_part(labelled: RecordFile) -> None:

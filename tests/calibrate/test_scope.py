@@ -157,7 +157,7 @@ def test_a_fit_refuses_what_was_not_drawn_so() -> None:
         return record.model_copy(update={"scores": {KEY: Uncertainty(value=value, unit="nats", estimator=KEY)}})
 
     changed: list[tuple[Sequence[Record], str]] = [
-        ([at(first, 0.9), *others], "above the cut"),
+        ([at(first, 0.9), *others], "another order or other"),
         ([*drawn.records, first.model_copy(update={"id": "another"})], "101 questions .* are not the 100 that were"),
         (sorted(drawn.records, key=lambda record: not record.correct), "another order or other"),
         ([at(record, 0.0) if record.correct else record for record in drawn.records], "another order or other"),
@@ -194,18 +194,7 @@ def test_labels_on_the_certain_questions_only_are_refused_without_a_scope(detail
 def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
     # Three of four samples agree: .562 nats. All four: 0.
     model = ScriptedChat(script={"sure?": ["a"] * 5, "less?": ["a", "a", "a", "a", "b"]})
-    scope = Scope(
-        score="discrete_semantic_entropy",
-        share=0.5,
-        cut=0.5,
-        n_asked=100,
-        n_pool=100,
-        n_within=50,
-        n=10,
-        seed=0,
-        fixed_beforehand=True,
-        drawn_sha256="",
-    )
+    scope = Scope(score="discrete_semantic_entropy", share=0.5, cut=0.5, n_asked=100, n_pool=100, n_within=50, n=10)
     artifact = scoped(make_artifact(model, threshold=0.5, n=4), scope)
     guard = Guardrail(model=model, artifact=artifact)
     assert [guard.assess(question).accepted for question in ("sure?", "less?")] == [True, False]

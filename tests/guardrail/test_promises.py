@@ -147,18 +147,7 @@ def test_all_fits_share_their_confidence_and_a_scope_counts_all_questions() -> N
     spent = Spent(fits=2, delta=0.2)
     assert "with 80 % confidence" in promises(artifact(CERTIFIED, spent=spent))[0]
     cut = max(U)
-    scope = Scope(
-        score="x",
-        share=0.5,
-        cut=cut,
-        n_asked=1_000,
-        n_pool=1_000,
-        n_within=500,
-        n=200,
-        seed=0,
-        fixed_beforehand=True,
-        drawn_sha256="",
-    )
+    scope = Scope(score="x", share=0.5, cut=cut, n_asked=1_000, n_pool=1_000, n_within=500, n=200)
     assert isinstance(CERTIFIED, Feasible)
     assert CERTIFIED.n_accepted == 119  # of 200, so 59.5 % of the half within the scope
     assert "answers 29.8 % of all questions" in promises(artifact(CERTIFIED.model_copy(update={"scope": scope})))[0]
@@ -192,18 +181,7 @@ def test_a_gate_that_stops_nothing_says_so() -> None:
     )
     assert "This gate stops nothing" in describe(open_gate)
     assert warning(artifact(ACRC)) is None  # it holds some back
-    scope = Scope(
-        score="x",
-        share=0.5,
-        cut=2.0,
-        n_asked=9,
-        n_pool=9,
-        n_within=5,
-        n=5,
-        seed=0,
-        fixed_beforehand=True,
-        drawn_sha256="",
-    )
+    scope = Scope(score="x", share=0.5, cut=2.0, n_asked=9, n_pool=9, n_within=5, n=5)
     left_out = artifact(everything.model_copy(update={"scope": scope}), calibration=scores)
     assert not stops_nothing(left_out)  # those above the cut
     assert not stops_nothing(artifact(NONE))

@@ -28,14 +28,11 @@ if TYPE_CHECKING:
     from guardrail.review import ReviewStore
 
 
-def keep_inputs(
-    read: Iterable[Path | str | None], written: Iterable[Path | None], *, derived: Path | None = None
-) -> None:
+def keep_inputs(read: Iterable[Path | None], written: Iterable[Path | None], *, derived: Path | None = None) -> None:
     """Refuse to overwrite an input: hours of answers, or labels that people gave, would be lost.
 
     Args:
-        read: Files a command reads; None is skipped, and so are names that do not end in .json (an estimator may be a
-            name or a file).
+        read: Files a command reads; None is skipped.
         written: Files it will write. Leave out what it changes in place.
         derived: A file it will write whose name follows from ``--out``.
 
@@ -43,7 +40,7 @@ def keep_inputs(
         UsageError: One of them is the same file, by any path; or a folder, a device or a pipe has the name of a
             file to write.
     """
-    sources = [Path(name) for name in read if isinstance(name, Path) or (name is not None and name.endswith(".json"))]
+    sources = list(filter(None, read))
     for target in filter(None, [*written, derived]):
         if target.is_dir():
             raise UsageError(f"{target} is a folder, and a file is written here. Name a file in it: {target / 'NAME'}.")

@@ -125,7 +125,7 @@ def open_job(job: FitJob, *others: Path, beside: Path | None = None) -> Opened:
     if len(job.score) > 1:
         raise UsageError(f"give one score, got {len(job.score)}. Several are for --cascade, one a stage.")
     kept_out = job.out.with_suffix(".test.jsonl") if job.test_fraction else None
-    keep_inputs([*job.records, *job.test, *others, *job.score], [job.out], derived=beside or kept_out)
+    keep_inputs([*job.records, *job.test, *others], [job.out], derived=beside or kept_out)
     files = open_files(job.records, job.columns.settings)
     file = pool_of(files)
     refuse_few(file, allowed=job.few)

@@ -100,6 +100,6 @@ EstimatorOption = Annotated[
 def chosen_estimator(file: RecordFile, name: str | None) -> str:
     """The estimator a user named, or the default for this kind of question and answer."""
     key = key_of(file, name)
-    if name is not None and key != name and not name.endswith(".json"):
+    if name not in (None, key):
         print_line(f"--score {name}: the scores of {key}.")
     return key

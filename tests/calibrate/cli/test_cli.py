@@ -153,21 +153,8 @@ def test_without_a_certificate_the_labels_that_would_do_are_named(records_path: 
 
 def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    arguments = (
-        "run",
-        "--rule",
-        "acrc",
-        "--questions",
-        questions,
-        "--model",
-        MODEL,
-        "--out",
-        out,
-        "--alpha",
-        "0.15",
-        "--set",
-        "splits=2",
-    )
+    settings = ("--alpha", "0.15", "--rule", "acrc", "--set", "splits=2")
+    arguments = ("run", "--questions", questions, "--model", MODEL, "--out", out, *settings)
     shown = run(*arguments, "--set", "price=0.0005")
     forecast = (
         "1. Asking: 240 questions (168 to calibrate, then 72 to test) x 11 calls = 2,640 calls, 1.32 at 0.0005 a call."
@@ -250,18 +237,8 @@ def test_run_checks_labels_aloud_and_chooses_an_estimator(tmp_path: Path) -> Non
     questions, out = tmp_path / "q.jsonl", tmp_path / "out"
     questions.write_text("".join(json.dumps(row) + "\n" for row in fakes.faq_rows(110)), encoding="utf-8")
     common = (
-        *(
-            "run",
-            "--rule",
-            "acrc",
-            "--questions",
-            questions,
-            "--model",
-            "python:tests.calibrate.fakes:faq",
-            "--out",
-            out,
-        ),
-        *("--alpha", "0.3", "--test-fraction", "0", "--set", "splits=0", "--n", "4"),
+        *("run", "--questions", questions, "--model", "python:tests.calibrate.fakes:faq", "--out", out),
+        *("--rule", "acrc", "--alpha", "0.3", "--test-fraction", "0", "--set", "splits=0", "--n", "4"),
     )
     shown = run(*common, "--correctness", "exact")
     assert "11 primary answers were cut off at the plan's max_tokens" in shown
@@ -404,9 +381,8 @@ def test_plan() -> None:
 def test_fit_asks_for_a_second_look_where_labels_cost_the_threshold(
     records_path: Path, labelled: RecordFile, tmp_path: Path
 ) -> None:
-    shown = run(
-        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-s", "semantic_entropy", "-o", tmp_path / "a.json"
-    )
+    fit = ("fit", records_path, "--rule", "acrc", "-a", "0.15", "-s", "semantic_entropy", "-o", tmp_path / "a.json")
+    shown = run(*fit)
     assert "though the model was very" not in shown  # 3 of the 20 surest answers or fewer are no more than alpha
     scores = {record.id: record.scores["semantic_entropy"].value for record in labelled.records}
     surest = sorted((value, name) for name, value in scores.items() if value is not None)[:6]
@@ -414,9 +390,7 @@ def test_fit_asks_for_a_second_look_where_labels_cost_the_threshold(
         r.model_copy(update={"correct": False}) if r.id in [name for _, name in surest] else r for r in labelled.records
     ]
     write_records(records_path, labelled.header, mislabelled)
-    shown = run(
-        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-s", "semantic_entropy", "-o", tmp_path / "a.json"
-    )
+    shown = run(*fit)
     assert "say wrong though the model was very certain" in shown
     assert "say right though" not in shown  # those lie above any threshold
     assert f"See them: calibrate report {records_path} --artifact {tmp_path / 'a.json'}" in shown
@@ -433,18 +407,10 @@ def test_cluster_by_group_uses_one_question_each(records_path: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "code", "fragment"),
     [
-        (("fit", "--rule", "acrc", "RECORDS", "--alpha", "15"), 2, "Write 0.15 for 15 %"),
-        (("fit", "--rule", "acrc", "missing.jsonl", "--alpha", "0.1"), 2, "no record file at missing.jsonl"),
-        (
-            ("fit", "--rule", "acrc", "RECORDS", "--alpha", "0.1", "--test", "x", "--test-fraction", "0.5"),
-            2,
-            "exclude each other",
-        ),
-        (
-            ("fit", "--rule", "acrc", "RECORDS", "--alpha", "0.1", "-s", "max_softmax"),
-            2,
-            "calibrate score RECORDS --score max_softmax",
-        ),
+        (("fit", "RECORDS", "--alpha", "15"), 2, "Write 0.15 for 15 %"),
+        (("fit", "missing.jsonl", "--alpha", "0.1"), 2, "no record file at missing.jsonl"),
+        (("fit", "RECORDS", "--alpha", "0.1", "--test", "x", "--test-fraction", "0.5"), 2, "exclude each other"),
+        (("fit", "RECORDS", "--alpha", "0.1", "-s", "max_softmax"), 2, "calibrate score RECORDS --score max_softmax"),
         (("score", "RECORDS", "-s", "nonsense"), 2, "no score named 'nonsense'"),
         (("label", "RECORDS", "--rule", "token_f1(threshold=5)"), 2, "threshold must be in (0, 1], got 5"),
         (("report", "missing.json"), 1, "missing.json: cannot be read"),
@@ -500,34 +466,19 @@ def test_an_unfinished_collection_is_pointed_out(records_path: Path, tmp_path: P
 
 
 def test_a_test_file_labelled_otherwise_is_refused(records_path: Path, tmp_path: Path) -> None:
-    artifact, other = tmp_path / "a.json", tmp_path / "other.jsonl"
+    artifact, other, never = (tmp_path / name for name in ("a.json", "other.jsonl", "b.json"))
+    fit = ("fit", "--rule", "acrc", records_path, "--alpha", "0.15", "--out")
     run("label", records_path, "--rule", "token_f1", "--out", other)
-    shown = run(
-        "fit", "--rule", "acrc", records_path, "--alpha", "0.15", "--test", other, "--out", tmp_path / "b.json", code=2
-    )
-    assert "correctness rule" in shown
-    assert not (tmp_path / "b.json").exists()
+    assert "correctness rule" in run(*fit, never, "--test", other, code=2)
+    assert not never.exists()
     unlabelled = tmp_path / "unlabelled.jsonl"
     file = read_records(records_path)
     write_records(unlabelled, file.header, [record.model_copy(update={"correct": None}) for record in file.records])
-    refused = run(
-        "fit",
-        "--rule",
-        "acrc",
-        records_path,
-        "--alpha",
-        "0.15",
-        "--test",
-        unlabelled,
-        "--out",
-        tmp_path / "b.json",
-        code=2,
-    )
-    assert "no fresh record has a label" in refused
+    assert "no fresh record has a label" in run(*fit, never, "--test", unlabelled, code=2)
     assert not ledger_of(records_path).exists()  # a fit that is refused does not count
-    run("fit", "--rule", "acrc", records_path, "--alpha", "0.15", "--out", artifact)
+    run(*fit, artifact)
     assert ledger_of(records_path).exists()
-    shown = run("report", records_path, "--artifact", artifact, "--test", other, "--out", tmp_path / "r.html", code=2)
+    run("report", records_path, "--artifact", artifact, "--test", other, "--out", tmp_path / "r.html", code=2)
     assert not (tmp_path / "r.html").exists()
 
 
@@ -543,19 +494,6 @@ def test_the_table_of_evaluate_fits_80_columns(labelled: RecordFile, monkeypatch
         assert len(rows) == len(METHODS), "no row is broken over two lines"
         assert max(map(len, rows)) <= width
         assert ("\u00b1" in "".join(rows)) == errors
-
-
-@pytest.mark.parametrize("command", ["plan", "run", "collect", "score", "label", "fit", "evaluate", "report", "audit"])
-def test_help_teaches(command: str) -> None:
-    shown = run(command, "--help")
-    assert f"Example: calibrate {command}" in shown
-
-
-def test_help_lists_the_commands_in_order() -> None:
-    shown = run("--help")
-    order = [shown.index(f" {name} ") for name in ("collect", "score", "label", "fit", "evaluate", "report")]
-    assert "calibrate run --questions" in shown
-    assert order == sorted(order) or len(set(order)) == len(order)
 
 
 def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: RecordFile, tmp_path: Path) -> None:
