@@ -44,7 +44,6 @@ def audit(
         list[Path], typer.Option("--records", "-r", help="Fresh record file or table; of a cascade one a stage.")
     ],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact to test.")] = Path("artifact.json"),
-    at_most: Annotated[float | None, typer.Option(help="Error rate to test in place of the artifact's alpha.")] = None,
     level: Annotated[float, typer.Option(help="Probability of a false verdict, or of a false alarm.")] = 0.05,
     anytime: Annotated[
         bool, typer.Option("--anytime", help="Verdicts that hold however often a growing file is audited.")
@@ -67,7 +66,7 @@ def audit(
     could be tested.
     """
     fresh = _Fresh(records, TableFlags(map, right, cut))
-    asks = {"level": level, "target": at_most, "anytime": anytime}
+    asks = {"level": level, "anytime": anytime}
     with _two_for_failures(), quiet(as_json):
         loaded = load_artifact(artifact)
         if unlabelled:

@@ -49,15 +49,14 @@ def audit(
     estimator: str,
     *,
     level: float = LEVEL,
-    target: float | None = None,
     anytime: bool = False,
     repeats: Repeats = "once",
 ) -> Audit:
     """Test an artifact's error rate on labelled records it was not fitted on.
 
-    Exact and one-sided: with k labelled accepted answers, e of them wrong, ``refuted`` iff P(Bin(k, target) >= e) <=
-    level, ``supported`` iff P(Bin(k, target) <= e) <= level (the upper Clopper-Pearson bound is then at most the
-    target). Both are over independent fresh questions, for this one gate. One look a data set: of gates whose
+    Exact and one-sided: with k labelled accepted answers, e of them wrong, ``refuted`` iff P(Bin(k, alpha) >= e) <=
+    level, ``supported`` iff P(Bin(k, alpha) <= e) <= level (the upper Clopper-Pearson bound is then at most alpha).
+    Both are over independent fresh questions, for this one gate. One look a data set: of gates whose
     error rate is exactly .1, twenty tests, one after every 50 labels, ever refute 18 % and ever support 19 % of them.
     With ``anytime`` both verdicts come from betting, and hold however often the audit is repeated on a growing file.
 
@@ -66,7 +65,6 @@ def audit(
         records: Fresh records with scores; labels at least on a random part. See :func:`prepared`.
         estimator: Key of the artifact's estimator in the records.
         level: False-alarm probability, in (0, .5).
-        target: Error rate to test; default: the artifact's alpha.
         anytime: Whether the verdicts hold at any time, as the file grows; they need more labels.
         repeats: "once": the test reads one of equal questions, as the fit does; "all": they are independent draws.
             Of an artifact whose calibration questions were in clusters it reads one of each cluster, if all records
@@ -76,9 +74,9 @@ def audit(
         The result; ``print`` shows what ``calibrate audit`` prints.
 
     Raises:
-        UsageError: No labels or scores, or a level or target out of range.
+        UsageError: No labels or scores, or a level out of range.
     """
-    rate = _rate(artifact, level, target)
+    _check_level(level)
     refuse_untestable(records, estimator)
     table = table_of(records)
     with_label = table.take(table.labelled(estimator))
@@ -94,7 +92,7 @@ def audit(
         error_p = fisher_exact(before.n_errors, before.n_accepted, fresh.n_errors, fresh.n_accepted)
     values = table_of(records).compared(estimator)
     return Audit(
-        **_by_rule(artifact, judged, rate, level, anytime=anytime),
+        **_by_rule(artifact, judged, level, anytime=anytime),
         artifact=artifact.digest,
         judges=judges_of(artifact),
         rule=artifact.outcome.rule,
@@ -108,11 +106,9 @@ def audit(
     )
 
 
-def _by_rule(
-    artifact: CalibrationArtifact, judged: Judged, target: float, level: float, *, anytime: bool
-) -> dict[str, Any]:
+def _by_rule(artifact: CalibrationArtifact, judged: Judged, level: float, *, anytime: bool) -> dict[str, Any]:
     """The test of a rule's promise on labelled answers: of a share of answers exact, of a share of items by betting."""
-    rule, found = RULES.get(artifact.outcome.rule), judged.counts
+    rule, target, found = RULES.get(artifact.outcome.rule), artifact.alpha, judged.counts
     if rule is None or rule.population != "items":
         population = "accepted" if rule is None else rule.population
         n = found.n if population == "all" else found.n_accepted
@@ -190,7 +186,6 @@ def audit_cascade(
     files: Sequence[RecordFile],
     *,
     level: float = LEVEL,
-    target: float | None = None,
     anytime: bool = False,
 ) -> CascadeAudit:
     """Test the error rate of a system's answers on labelled questions that it was not fitted on.
@@ -202,14 +197,13 @@ def audit_cascade(
         files: Fresh records of the same questions, one file a stage in the artifact's order. Scores and labels that
             are missing are made as each stage's artifact says.
         level: False-alarm probability, in (0, .5).
-        target: Error rate to test; default: the artifact's alpha.
         anytime: Whether the verdict holds at any time, as the files grow; it needs more labels.
 
     Raises:
         UsageError: Another number of files than stages, calibration questions, or files that do not fit each other or
             their stage.
     """
-    rate = _rate(artifact, level, target)
+    _check_level(level)
     if len(files) != len(artifact.stages):
         raise UsageError(
             f"the cascade has {len(artifact.stages)} stages, got {len(files)} record files. Give one --records a "
@@ -220,7 +214,7 @@ def audit_cascade(
     stages = counts(pool.uncertainty, pool.error, [stage.threshold for stage in artifact.outcome.stages])
     n, errors = sum(stage.n_accepted for stage in stages), sum(stage.n_errors for stage in stages)
     return CascadeAudit(
-        **tested(errors, n, rate, level, anytime=anytime),
+        **tested(errors, n, artifact.alpha, level, anytime=anytime),
         artifact=artifact.digest,
         judges=judges_of(artifact),
         population="accepted",
@@ -229,14 +223,10 @@ def audit_cascade(
     )
 
 
-def _rate(artifact: CalibrationArtifact | CascadeArtifact, level: float, target: float | None) -> float:
-    """The error rate that is tested, after a check of it and of the level."""
+def _check_level(level: float) -> None:
     check_share("level", level)
     if level >= 0.5:
         raise UsageError(f"level must be below 0.5, got {level}. 0.05 is usual.")
-    rate = artifact.alpha if target is None else target
-    check_share("target", rate)
-    return rate
 
 
 # -- Fresh records against those of the calibration --------------------------------------------------------------------

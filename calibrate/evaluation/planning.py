@@ -18,7 +18,7 @@ from guardrail.types import Frozen
 from ..data.progress import Progress, silent
 from ..fitting import DEFAULT_DELTA, Target, target_of
 from ..rules import PLANNED, Infeasible, Unit
-from ..rules.counts import Bools, Floats, check_share
+from ..rules.counts import Floats, check_share
 from ..scope import POOL_FACTOR
 from .populations import ItemPilot, Population
 from .results import Estimate
@@ -43,8 +43,6 @@ class PlanRow(Frozen):
     """Share of calibrations in which nothing can be accepted."""
     violation_rate: Estimate
     """Share of calibrations whose threshold has a true error rate above alpha."""
-    reached_rate: Estimate
-    """Share of calibrations whose gate accepts the target or more."""
 
 
 class Plan(Frozen):
@@ -219,7 +217,14 @@ def plan(
         repetitions=repetitions,
         seed=seed,
         rows=tuple(
-            _row(rule, n, alpha, accepted[r, s], rate[r, s], reached[r, s])
+            PlanRow(
+                rule=rule,
+                n=n,
+                acceptance=Estimate.mean(accepted[r, s]),
+                infeasible_rate=Estimate.mean(accepted[r, s] == 0),
+                # An infeasible calibration accepts nothing, so it cannot exceed alpha.
+                violation_rate=Estimate.mean((accepted[r, s] > 0) & (rate[r, s] > alpha)),
+            )
             for r, rule in enumerate(rules)
             for s, n in enumerate(sizes)
         ),
@@ -257,18 +262,6 @@ def _simulate(
                     rate[r, s, repetition] = population.risk(target.rule, result.threshold)
         progress(repetition + 1, repetitions)
     return acceptances, rate
-
-
-def _row(rule: str, n: int, alpha: float, accepted: Floats, rate: Floats, reached: Bools) -> PlanRow:
-    return PlanRow(
-        rule=rule,
-        n=n,
-        acceptance=Estimate.mean(accepted),
-        infeasible_rate=Estimate.mean(accepted == 0),
-        # An infeasible calibration accepts nothing, so it cannot exceed alpha.
-        violation_rate=Estimate.mean((accepted > 0) & (rate > alpha)),
-        reached_rate=Estimate.mean(reached),
-    )
 
 
 def _crossing(sizes: Sequence[int], share: Floats) -> int | None:

@@ -179,7 +179,7 @@ class PromiseTest(Frozen):
     artifact: str
     """Digest of the artifact."""
     target: float
-    """The error rate that was tested, by default alpha."""
+    """The error rate that was tested: the artifact's alpha."""
     level: float
     """Probability of refuting a gate whose error rate is exactly the target; and of supporting it."""
     population: Literal["accepted", "all", "items"]

@@ -54,10 +54,8 @@ def _fitted(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
     yield "rule", describe_spec(f"{outcome.rule} at alpha {outcome.alpha:g}{delta}", outcome.options)
     if isinstance(outcome, Feasible):
         low, high = map(percent, outcome.interval)
-        n = f"{outcome.n_accepted} of {artifact.calibration.n}"
-        yield "accepted", f"{n} ({percent(artifact.acceptance)} of all {nouns.asked})"
-        rate = f"{percent(outcome.error_rate)}; 95 % interval {low} to {high}, chosen after looking"
-        yield "errors among them", f"{outcome.n_errors} ({rate})"
+        rate = f"{outcome.n_errors} of {outcome.n_accepted}; 95 % interval {low} to {high}, chosen after looking"
+        yield f"wrong among {nouns.accepted}", rate
         yield "equal to threshold", f"{outcome.tie_block} (ties are accepted together)"
         yield "promise", guarantee(outcome, 1 - confidence(artifact), nouns)
     else:

@@ -173,12 +173,11 @@ def test_missing_scores_and_labels_are_made_as_the_artifact_says(parts: tuple[Re
     prepared(RecordFile(fresh.path, header, fresh.records), people)  # other answers have other labels
 
 
-@pytest.mark.parametrize(("settings", "message"), [({"level": 0.6}, "below 0.5"), ({"target": 15}, "Write 0.15")])
-def test_misuse(parts: tuple[RecordFile, RecordFile], settings: dict[str, Any], message: str) -> None:
+def test_misuse(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
     artifact = fit_artifact(old, score=KEY, alpha=0.15, rule="acrc")
-    with pytest.raises(UsageError, match=message):
-        audit(artifact, fresh.records, KEY, **settings)
+    with pytest.raises(UsageError, match=r"below 0\.5"):
+        audit(artifact, fresh.records, KEY, level=0.6)
     bare = [r.model_copy(update={"correct": None}) for r in fresh.records]
     with pytest.raises(UsageError, match="no fresh record has a label"):
         audit(artifact, bare, KEY)
@@ -208,8 +207,6 @@ def test_command_and_its_exit_codes(
     assert "Refuted" in run("bad", code=1)
     report = json.loads(run("bad", "--json", code=1))
     assert (report["verdict"], report["artifact"]) == ("refuted", CalibrationArtifact.load(artifact).digest)
-    worse = json.loads(run("bad", "--at-most", "0.99", "--json"))  # .99^n > .05: n is below 298 here
-    assert (worse["verdict"], worse["target"]) == ("undecided", 0.99)
     # A program reads standard output: what is said to people stands beside it.
     both = ["--records", str(paths["old"]), "--records", str(paths["fresh"]), "--artifact", str(artifact), "--json"]
     printed = CliRunner().invoke(app, ["audit", *both])
