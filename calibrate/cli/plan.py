@@ -21,7 +21,7 @@ from ..data.records import RecordFile, header_of, read_records, write_records
 from ..data.split import one_per_question
 from ..evaluation.planning import DEFAULT_SIZES, Plan, plan_scope
 from ..evaluation.planning import plan as simulate
-from ..evaluation.populations import ItemPilot, Population
+from ..evaluation.populations import Population
 from ..pipeline import described
 from ..rules import PLANNED
 from ..scope import draw_to_label, refuse_scope_after_labels
@@ -97,13 +97,13 @@ def plan(
     finish([], following if items else "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
 
 
-def _pilot(paths: Sequence[Path], estimator: str | None, *, items: bool) -> Population | ItemPilot:
+def _pilot(paths: Sequence[Path], estimator: str | None, *, items: bool) -> Population:
     """Labelled records as a population, of whole answers or of answers with their items."""
     if not items:
         return Population.of_pilot(*_labelled(paths, estimator))
     file = open_pool(paths)
     spec = described(file, ITEMS)
-    return ItemPilot(ScoredItems.of(one_per_question(file.records), ItemsSpec.of(spec)).items)
+    return Population.of_items(ScoredItems.of(one_per_question(file.records), ItemsSpec.of(spec)).items)
 
 
 def _labelled(pilot: Sequence[Path], estimator: str | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -20,7 +20,7 @@ from ..fitting import DEFAULT_DELTA, Target, target_of
 from ..rules import PLANNED, Infeasible, Unit
 from ..rules.counts import Floats, check_share
 from ..scope import POOL_FACTOR
-from .populations import ItemPilot, Population
+from .populations import Population
 from .results import Estimate
 
 DEFAULT_SIZES = (100, 200, 300, 500, 1000, 1500, 3000)
@@ -151,7 +151,7 @@ def plan(
     *,
     accuracy: float | None = None,
     auroc: float | None = None,
-    pilot: Population | ItemPilot | None = None,
+    pilot: Population | None = None,
     target_acceptance: float | None = None,
     rules: Sequence[str] | None = None,
     sizes: Sequence[int] = DEFAULT_SIZES,
@@ -186,7 +186,6 @@ def plan(
     Raises:
         UsageError: A number outside its range, an unknown rule, or nothing to simulate.
     """
-    population: Population | ItemPilot
     if pilot is not None and accuracy is None and auroc is None:
         population = pilot
     elif pilot is None and accuracy is not None and auroc is not None:
@@ -232,13 +231,14 @@ def plan(
     )
 
 
-def _target(rule: str, alpha: float, delta: float, population: Population | ItemPilot) -> Target:
+def _target(rule: str, alpha: float, delta: float, population: Population) -> Target:
     check_share("delta", delta)
-    return target_of(population.unit, rule, alpha=alpha, delta=delta, cap=population.cap)[0]
+    cap = None if population.answers is None else population.answers.cap
+    return target_of(population.unit, rule, alpha=alpha, delta=delta, cap=cap)[0]
 
 
 def _simulate(
-    population: Population | ItemPilot,
+    population: Population,
     targets: Sequence[Target],
     sizes: Sequence[int],
     repetitions: int,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,22 +25,26 @@ POINTS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Whole answers: their scores, each as likely as the others, and how often an answer with such a score is wrong.
+    """Answers, or items of answers: their scores, each as likely as the others, and how often one with it is wrong.
 
     Attributes:
         scores: Scores in increasing order, ties included; shape (m,).
-        probability: P(wrong) at each, in (0, 1); shape (m,).
-        accuracy: Share of right answers, guessed or of the pilot.
-        auroc: P(a wrong answer is less certain than a right one), ties counting half; guessed or of the pilot.
+        probability: P(wrong) at each, in (0, 1), of items 0 or 1; shape (m,).
+        accuracy: Share of right ones, guessed or of the pilot.
+        auroc: P(a wrong one is less certain than a right one), ties counting half; guessed or of the pilot.
+        answers: Labelled answers with items, of which new ones are drawn with all their items; None for whole answers.
     """
 
     scores: Floats
     probability: Floats
     accuracy: float
     auroc: float
+    answers: AnswerItems | None = None
 
-    unit: ClassVar[Unit] = "answer"
-    cap: ClassVar[None] = None
+    @property
+    def unit(self) -> Unit:
+        """What is accepted by itself."""
+        return "answer" if self.answers is None else "item"
 
     @classmethod
     def binormal(cls, accuracy: float, auroc: float) -> Population:
@@ -76,6 +79,14 @@ class Population:
         ranked, area = np.sort(scores if at is None else at), auroc_of(scores, errors) or 0.0
         return cls(ranked, error_probabilities(ranked, scores, errors), 1.0 - float(errors.mean()), area)
 
+    @classmethod
+    def of_items(cls, answers: AnswerItems) -> Population:
+        """Labelled answers with items."""
+        u, wrong = answers.uncertainty, answers.wrong
+        order = np.argsort(u)
+        area = counts(u, wrong).auroc or 0.0
+        return cls(u[order], wrong[order].astype(np.float64), 1.0 - float(wrong.mean()), area, answers)
+
     def with_ranks_of(self, scores: Floats) -> Population:
         """Other scores that rank questions as these do: at each quantile, the probability that is there here.
 
@@ -102,8 +113,11 @@ class Population:
         return self.scores[chosen], (rng.random(n) < self.probability[chosen]).astype(np.int8)
 
     def rows(self, rng: np.random.Generator, n: int) -> tuple[Floats, NDArray[np.int8], Ints]:
-        """Score and error of each row, and the number of its question below n."""
-        return *self.draw(rng, n), np.arange(n)
+        """Score and error of each answer or item of n questions, and the number of its question below n."""
+        if self.answers is None:
+            return *self.draw(rng, n), np.arange(n)
+        some = self.answers.take(rng.integers(0, self.answers.n, n))
+        return some.uncertainty, some.wrong.astype(np.int8), some.answer
 
     def acceptance(self, threshold: float) -> float:
         """P(u <= threshold)."""
@@ -115,63 +129,19 @@ class Population:
 
     def risk(self, rule: Rule, threshold: float) -> float:
         """What a rule bounds, at a threshold."""
-        return self.scer(threshold)
+        if self.answers is None:
+            return self.scer(threshold)
+        return rule.risk_of(*self.answers.counts(threshold)) or 0.0
 
     def ceiling(self, alpha: float) -> float:
         """The largest acceptance with an error rate of at most alpha, as an oracle reaches it; 0 if nothing can be."""
-        ends = np.append(self.scores[1:] != self.scores[:-1], True)
+        ends = np.append(self.scores[1:] != self.scores[:-1], True) & np.isfinite(self.scores)
         k = np.arange(1, self.scores.size + 1)
         good = k[ends & (np.cumsum(self.probability) <= (alpha + TOLERANCE) * k)]
         return float(good.max(initial=0)) / self.scores.size
 
     def _within(self, threshold: float) -> int:
         return int(np.searchsorted(self.scores, threshold, side="right"))
-
-
-@dataclass(frozen=True, slots=True)
-class ItemPilot:
-    """Labelled answers with items as a population: new answers are drawn from them with all their items.
-
-    Attributes:
-        items: Their items.
-    """
-
-    unit: ClassVar[Unit] = "item"
-    items: AnswerItems
-
-    @property
-    def cap(self) -> int:
-        """The most items of an answer that can be kept."""
-        return self.items.cap
-
-    @property
-    def accuracy(self) -> float:
-        """Share of right items."""
-        return 1.0 - float(self.items.wrong.mean())
-
-    @property
-    def auroc(self) -> float:
-        """P(a wrong item is less certain than a right one) of the measured items, ties counting half."""
-        return counts(self.items.uncertainty, self.items.wrong).auroc or 0.0
-
-    def rows(self, rng: np.random.Generator, n: int) -> tuple[Floats, NDArray[np.int8], Ints]:
-        """As of whole answers, with a row an item."""
-        some = self.items.take(rng.integers(0, self.items.n, n))
-        return some.uncertainty, some.wrong.astype(np.int8), some.answer
-
-    def acceptance(self, threshold: float) -> float:
-        """Share of items kept."""
-        return float(self.items.kept(threshold).mean())
-
-    def risk(self, rule: Rule, threshold: float) -> float:
-        """What the rule bounds on the pilot."""
-        return rule.risk_of(*self.items.counts(threshold)) or 0.0
-
-    def ceiling(self, alpha: float) -> float:
-        """The largest share of items kept of which at most alpha are wrong; 0 if nothing can be kept."""
-        at = counts(self.items.uncertainty, self.items.wrong)
-        good = at.k[at.e <= alpha * at.k]
-        return float(good.max(initial=0)) / at.n
 
 
 def gap(auroc: float) -> float:

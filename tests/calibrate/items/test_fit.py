@@ -16,7 +16,7 @@ from calibrate.data.table import table_of
 from calibrate.evaluation.audit import _by_betting, audit, prepared
 from calibrate.evaluation.evaluate import evaluate
 from calibrate.evaluation.planning import plan
-from calibrate.evaluation.populations import ItemPilot
+from calibrate.evaluation.populations import Population
 from calibrate.evaluation.promise_test import Audit
 from calibrate.items.answers import label_items, measure_records, stored_spec
 from calibrate.items.figures import by_path, item_figures
@@ -263,7 +263,7 @@ def test_of_answers_that_are_all_alike_every_split_finds_the_same(rule: str) -> 
     assert (row.acceptance.value, row.power.value, row.scer.value) == (0.5, 1.0, 0.0)
     assert (row.shown.value, row.complete.value, row.broken.value) == (1.0, 0.0, 0.0)
     assert (row.violation_rate.value, row.pool_violation_rate.value) == (0.0, 0.0)
-    pilot = ItemPilot(AnswerItems.of([[0.0, 0.5]] * 60, [[0, 1]] * 60, cap=2))
+    pilot = Population.of_items(AnswerItems.of([[0.0, 0.5]] * 60, [[0, 1]] * 60, cap=2))
     found = plan(0.2, pilot=pilot, rules=[rule], sizes=[5, 60], repetitions=3)
     assert (found.oracle_acceptance, found.accuracy, found.auroc) == (0.5, 0.5, 1.0)
     few, many = found.rows
