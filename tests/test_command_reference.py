@@ -74,7 +74,7 @@ def test_a_missing_command_is_noticed() -> None:
 def test_help_and_defaults_are_those_of_the_commands() -> None:
     fit = section(PAGE, "calibrate fit")
     assert "Choose alpha before you look at results." in fit
-    assert "| Artifact to write. [default: artifact.json] |" in fit
+    assert "| Artifact to write (artifact.json). |" in fit
     assert "Example: `calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3`" in fit
 
 

@@ -21,9 +21,10 @@ from ..scope import POOL_FACTOR
 from .frame.app import command
 from .frame.collecting import ask
 from .frame.files import keep_inputs
+from .frame.flags import load_settings, with_flags
 from .frame.next_commands import listed
 from .frame.options import FILES, MODEL_HELP, SetOption, flags_under
-from .frame.settings import CollectSettings, load_settings, with_flags
+from .frame.settings import CollectSettings
 from .frame.terminal import finish, print_line
 
 files_flag = flags_under(FILES)

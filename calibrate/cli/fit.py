@@ -29,6 +29,7 @@ from ..spec_syntax import parse_rule
 from .frame.app import command, first_problem
 from .frame.files import keep_inputs, warn_incomplete, warn_undecided, warn_unlike
 from .frame.fitting import FitJob, Fitted, finish_fit, fit_by_rule, open_job, save_fit
+from .frame.flags import load_settings, with_flags
 from .frame.items import refuse_with_items
 from .frame.next_commands import listed
 from .frame.options import (
@@ -42,7 +43,6 @@ from .frame.options import (
     chosen_estimator,
     flags_under,
 )
-from .frame.settings import load_settings, with_flags
 from .frame.terminal import finish
 from .frame.verdicts import (
     conclude,

@@ -26,9 +26,10 @@ from ..items.documents import import_documents
 from ..scoring.metrics import auroc_interval
 from .frame.app import command
 from .frame.files import keep_inputs
+from .frame.flags import load_settings
 from .frame.next_commands import listed, next_step
 from .frame.options import COLUMNS, MODEL_HELP, CutOption, MapOption, RightOption, flags_under
-from .frame.settings import ImportedPlan, load_settings
+from .frame.settings import ImportedPlan
 from .frame.terminal import finish, print_line
 
 column_flag = flags_under(COLUMNS)

@@ -35,7 +35,7 @@ from ..reviews.pool import waiting
 from .frame.app import command
 from .frame.calls import UNDECIDED, Learning, learn_calls, print_decisions
 from .frame.files import keep_inputs, opened_store
-from .frame.settings import load_settings, with_flags
+from .frame.flags import load_settings, with_flags
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_verdict
 

@@ -35,6 +35,7 @@ from .frame.app import command
 from .frame.collecting import ask, asking, judging
 from .frame.files import keep_inputs, pair_cache
 from .frame.fitting import FitJob, Fitted, fit_by_rule
+from .frame.flags import load_settings, with_flags
 from .frame.items import ScoreItems, label_by_items, refuse_with_items, score_by_items
 from .frame.labels import (
     judge_cache,
@@ -45,7 +46,7 @@ from .frame.labels import (
 )
 from .frame.next_commands import listed
 from .frame.options import SetOption
-from .frame.settings import RunSettings, load_settings, with_flags
+from .frame.settings import RunSettings
 from .frame.terminal import console, print_line
 from .frame.verdicts import conclude, print_more
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from benchmarks.estimators.page import Page
-from calibrate.cli.frame.settings import RunSettings, load_settings
+from calibrate.cli.frame.flags import load_settings
+from calibrate.cli.frame.settings import RunSettings
 from calibrate.data.formats.questions import read_questions
 from calibrate.data.labels import apply_labels, open_session, read_labels
 from calibrate.data.records import open_writer, read_records

@@ -38,8 +38,8 @@ from ...reviews.steps import ReviewedStep, labelled, reviews_of_checkpoints, rev
 from ...scoring.names import estimator_key
 from ...scoring.scores import arrays
 from .files import keep_inputs, opened_store
+from .flags import flag
 from .options import ANSWERS, CALLS, PROMISE
-from .settings import flag
 from .terminal import console, finish, print_line, table
 from .verdicts import print_verdict
 

@@ -26,9 +26,9 @@ from ...correctness import available_rules
 from ...data.labels import LabelSession, open_session
 from ...data.records import Record, RecordFile, RecordHeader
 from ...items.answers import stored_spec
+from .flags import flag
 from .next_commands import listed
 from .options import BY_PEOPLE, BY_RULE
-from .settings import flag
 from .terminal import console, finish, print_line
 
 if TYPE_CHECKING:

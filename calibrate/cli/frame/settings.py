@@ -1,22 +1,18 @@
-"""Settings of commands, from which their flags follow; rare ones stand in a YAML file or follow `--set`."""
+"""Settings of `run`, `collect` and `import`: the common ones are flags, rare ones stand in a YAML file or `--set`."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
-from inspect import Parameter, Signature, signature
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Literal
 
-import typer
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from pydantic_core import PydanticUndefined
-from typer.models import ArgumentInfo
 
 from guardrail.bindings import read_bindings
-from guardrail.errors import UsageError, did_you_mean, require
+from guardrail.errors import UsageError
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_estimator, items_measure
 from guardrail.prompting import PromptWrapping
@@ -27,85 +23,10 @@ from guardrail.uncertainty.scorer import load_scorer
 
 from ...data.questions import Question, option_labels, slot_names, system_of
 from ...scoring.names import parse_estimator, usual_estimator
-from .options import ASKING, HEADINGS, MODEL_HELP, PROMISE, SCORES, WHAT
+from .flags import Texts, flag, listed
+from .options import ASKING, MODEL_HELP, PROMISE, SCORES, WHAT
 
 OTHER_TURNS = "Conversations with turns that were not calibrated: refuse, or mark answers as without the promise."
-
-
-def flag(panel: str, description: str, default: Any = None, short: str = "", metavar: str = "", **limits: Any) -> Any:
-    """A field that is also a flag, under a heading of the help; its description is the help."""
-    extra: dict[str, Any] = {"panel": panel, "short": short, "metavar": metavar}
-    return Field(default=default, description=description, json_schema_extra=extra, **limits)
-
-
-def with_flags(kind: type[Frozen]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag for each setting that is one; its parameter ``given`` takes them by name, None if left out.
-
-    Args:
-        kind: The settings of the command. Their flags stand before its own options.
-    """
-
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        flags = _options(kind)
-        own = [each for each in signature(command, eval_str=True).parameters.values() if each.name != "given"]
-        first = [each for each in own if each.default is Parameter.empty or _is_argument(each)]
-
-        def with_given(**values: Any) -> None:
-            given = {name: values.pop(name) for name in flags}
-            command(**values, given=given)
-
-        parameters = [*first, *flags.values(), *(each for each in own if each not in first)]
-        with_given.__doc__, with_given.__name__ = command.__doc__, command.__name__
-        with_given.__module__ = command.__module__
-        with_given.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        return with_given
-
-    return decorated
-
-
-def _is_argument(parameter: Parameter) -> bool:
-    return any(isinstance(each, ArgumentInfo) for each in get_args(parameter.annotation))
-
-
-def _options(kind: type[Frozen]) -> dict[str, Parameter]:
-    """The flags of settings by name, in the order of their headings."""
-    options: dict[tuple[str, str], Parameter] = {}
-    for name, field in kind.model_fields.items():
-        extra = field.json_schema_extra
-        if not isinstance(extra, dict):
-            continue
-        several, usual = get_origin(field.annotation) is tuple, field.default
-        shown = "" if several or usual in (None, False, PydanticUndefined) else f" ({usual})"
-        option = typer.Option(
-            *filter(None, ("--" + name.replace("_", "-"), str(extra["short"]))),
-            help=f"{str(field.description).removesuffix('.')}{shown}.",
-            rich_help_panel=str(extra["panel"]) or None,
-            metavar=str(extra["metavar"]) or None,
-        )
-        # What typer reads by itself; other types, such as a choice of words, are read by the settings.
-        kinds = set(get_args(field.annotation) or (field.annotation,)) - {NoneType}
-        plain = kinds.pop() if len(kinds) == 1 and kinds <= {bool, int, float, Path} else str
-        taken: Any = list[str] if several else plain
-        annotation = Annotated[taken | None, option]
-        options[str(extra["panel"]), name] = Parameter(
-            name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-        )
-    ordered = sorted(options, key=lambda key: HEADINGS.index(key[0]))
-    return {name: options[panel, name] for panel, name in ordered}
-
-
-def _listed(value: Any) -> Any:
-    """One value as a list of one; a list as `--set` takes it, ["a", "b"], is read."""
-    if isinstance(value, str) and value.startswith("["):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return [value]
-    return [value] if isinstance(value, str | int) else value
-
-
-Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-"""Texts of which one may stand alone."""
 
 
 class ImportedPlan(Frozen):
@@ -139,7 +60,7 @@ class CollectSettings(Frozen):
         default="abstain", description="A longer answer: abstain from it, or measure the part like an answer."
     )
     stop: Texts = Field(default=(), description="Strings that end an answer.")
-    stop_token_ids: Annotated[tuple[int, ...], BeforeValidator(_listed)] = Field(
+    stop_token_ids: Annotated[tuple[int, ...], BeforeValidator(listed)] = Field(
         default=(), description="Tokens that end an answer, for local models."
     )
     seed: int = Field(default=0, description="Seed of the samples, and of the split of `run`.")
@@ -290,58 +211,3 @@ class RunSettings(CollectSettings):
             for item in value if isinstance(value, tuple) else (value,):
                 words.append(flag if item is True else f"{flag} {shlex.quote(str(item))}")
         return " ".join(words)
-
-
-Settings = TypeVar("Settings", bound=Frozen)
-
-
-def load_settings(
-    kind: type[Settings], path: Path | None, flags: Mapping[str, Any], assigned: Sequence[str] = ()
-) -> Settings:
-    """Settings from a YAML file, overridden by `--set` and by flags.
-
-    Args:
-        kind: `RunSettings`, another class of this module, or `FitJob`.
-        path: YAML file with fields of `RunSettings`, or None.
-        flags: Values by field name; None means not given.
-        assigned: NAME=VALUE, as given to `--set`.
-
-    Raises:
-        UsageError: Not YAML, an unknown name (the nearest is suggested), or a bad value.
-    """
-    values = stored = {} if path is None else _read_yaml(path)
-    for text in assigned:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set must be NAME=VALUE, got {text!r}. Write for instance --set seed=1.")
-        values = {**values, name: value}
-    values = values | {name: value for name, value in flags.items() if value is not None}
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
-        # A name that does not exist says why another one is missing.
-        first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
-        name, fields = str(first["loc"][0]), kind.model_fields
-        if first["type"] == "extra_forbidden":
-            where = path if name in stored else "--set"
-            hint = did_you_mean(name, fields) or f"Known: {', '.join(sorted(fields))}."
-            raise UsageError(f"{where}: there is no setting {name!r}. {hint}") from error
-        if first["type"] == "missing":
-            stands = "" if path is None else f", or '{name}:' in {path}"
-            raise UsageError(f"{name} is missing. Give --{name.replace('_', '-')}{stands}.") from error
-        raise UsageError(f"{name}: got {first['input']!r}; {first['msg']}. {fields[name].description}") from error
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    yaml = require("yaml", extra="calibrate")
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"no settings file at {path}. Write one, or give flags; `calibrate run --help`.") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:  # of thousands of brackets
-        raise UsageError(f"{path} is not YAML: {error}") from error
-    if not isinstance(settings, dict):
-        kind = type(settings).__name__
-        raise UsageError(f"{path} must hold settings such as 'questions: questions.jsonl', got {kind}")
-    return {str(name): value for name, value in settings.items()}

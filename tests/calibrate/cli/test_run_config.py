@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.cli.frame.settings import CollectSettings, RunSettings, load_settings
+from calibrate.cli.frame.flags import load_settings
+from calibrate.cli.frame.settings import CollectSettings, RunSettings
 from calibrate.cli.run import run
 from calibrate.data.questions import Question
 from guardrail.errors import UsageError

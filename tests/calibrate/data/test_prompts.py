@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from langchain_core.messages import AIMessage
 
-from calibrate.cli.frame.settings import CollectSettings, load_settings
+from calibrate.cli.frame.flags import load_settings
+from calibrate.cli.frame.settings import CollectSettings
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.collect import collect_records
 from calibrate.data.formats.questions import read_questions
