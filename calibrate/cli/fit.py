@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from guardrail.describe import PEOPLE
 from guardrail.errors import UsageError
-from guardrail.items.spec import ITEMS
 from guardrail.outcome import CERTIFIED
 
 from ..cascade import fit_cascade
@@ -33,15 +32,7 @@ from .frame.flags import load_settings, with_flags
 from .frame.items import refuse_with_items
 from .frame.next_commands import listed
 from .frame.options import (
-    LABELS,
-    PROMISE,
-    CutOption,
-    ItemsOption,
-    MapOption,
-    RightOption,
-    TableFlags,
     chosen_estimator,
-    flags_under,
 )
 from .frame.terminal import finish
 from .frame.verdicts import (
@@ -52,21 +43,12 @@ from .frame.verdicts import (
     print_router,
 )
 
-promise_flag, test_flag = flags_under(PROMISE), flags_under(LABELS)
-
 
 @command("fit", "calibrating.md#fit")
 @with_flags(FitJob)
 def fit(
     *,
     records: Annotated[list[Path], typer.Argument(help="Record files, or tables with scores and labels.")],
-    items: ItemsOption = False,
-    by: Annotated[str | None, promise_flag(help="group, group:min_labels=20: a threshold each.")] = None,
-    cascade: Annotated[bool, promise_flag("--cascade", help="Each file is a model, cheapest first.")] = False,
-    human_labels: Annotated[Path | None, test_flag(help="People's labels of a random sample.")] = None,
-    map: MapOption = None,
-    right: RightOption = None,
-    cut: CutOption = None,
     given: dict[str, Any],
 ) -> None:
     """Fit the threshold and write the artifact.
@@ -76,25 +58,21 @@ def fit(
 
     Choose alpha before you look at results. Exit code 1 if the questions kept out of the fit refute the promise.
     """
-    if items:
-        refuse_with_items(score=given["score"], by=by, human_labels=human_labels, cascade=cascade)
-        given["score"] = [ITEMS]
-    if human_labels is not None:
-        given["trust_labels"] = True
-    job = load_settings(FitJob, None, {**given, "records": records, "columns": TableFlags(map, right, cut)})
+    job = load_settings(FitJob, None, {**given, "records": records})
+    if job.items:
+        refuse_with_items(score=job.score, by=job.by, human_labels=job.human_labels, cascade=job.cascade)
     if job.test and job.test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
-    if cascade:
+    if job.cascade:
         _fit_cascade(job)
-    elif human_labels is not None:
-        _conclude(_fit_with_people(job, human_labels, by))
-    elif by is not None:
-        _fit_by_group(job, _by(job, by))
+    elif job.human_labels is None and job.by is not None:
+        _fit_by_group(job, _by_group(job, job.by))
     else:
-        _conclude(fit_by_rule(job))
+        fitted = fit_by_rule(job) if job.human_labels is None else _fit_with_people(job, job.human_labels)
+        conclude(fitted.written, fitted.text, fitted.report)
 
 
-def _by(job: FitJob, text: str) -> ByGroup:
+def _by_group(job: FitJob, text: str) -> ByGroup:
     """The settings of --by, as "group:min_labels=20,share=each,others=abstain"."""
     if job.cluster_by_group:
         raise UsageError("groups are kinds (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
@@ -111,25 +89,22 @@ def _by(job: FitJob, text: str) -> ByGroup:
     return by
 
 
-def _conclude(fitted: Fitted) -> None:
-    conclude(fitted.written, fitted.text, fitted.report)
-
-
-def _fit_with_people(job: FitJob, labels: Path, by: str | None) -> Fitted:
+def _fit_with_people(job: FitJob, labels: Path) -> Fitted:
     """Fit on a judge's labels of all records and people's of a random sample, which is kept."""
     name, options = parse_rule(job.rule or PEOPLE)
-    if name != PEOPLE or options.keys() - {"delta"} or by or job.cluster_by_group or job.test or job.test_fraction:
+    others = (options.keys() - {"delta"}, job.by, job.cluster_by_group, job.test, job.test_fraction)
+    if name != PEOPLE or any(others):
         raise UsageError(
             f"--human-labels brings its own rule ({PEOPLE}, or {PEOPLE}:delta=D) and tests nothing: leave out --rule, "
             "--test, --test-fraction, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
         )
-    if job.score == (AUTO,):
+    if job.named == AUTO:
         raise UsageError(
             "--score auto chooses on a random part of the labels, and --human-labels reads all of them. Name an "
             "estimator."
         )
     path = job.out.with_suffix(".human.jsonl")
-    opened = open_job(job, labels, beside=path)
+    opened = open_job(job, beside=path)
     artifact, sample = artifact_with_people(
         in_memory(opened.file),
         read_labels(labels),

@@ -11,8 +11,10 @@ from pydantic_core import PydanticUndefined
 
 from guardrail.artifact import Artifact, CalibrationArtifact
 from guardrail.errors import UsageError
+from guardrail.items.spec import ITEMS
 from guardrail.notebook import percent
 from guardrail.types import Frozen
+from guardrail.uncertainty.combine import COMBINATIONS
 
 from ...data.formats.read import is_table
 from ...data.records import Record, RecordFile, write_records
@@ -23,20 +25,20 @@ from ...evaluation.label_checks import refuse_broken, suspicious
 from ...judging import require_same
 from ...ledger import Ledger, counted
 from ...pipeline import FEWEST_LABELS, fit_artifact, part_header, refuse_few
-from ...report.assessment import Found, VerdictText, second_look
+from ...report.assessment import Found, VerdictText, second_look, verdict_text
 from ...report.facts import auroc_of
 from ...scoring.scores import refuse_failed
 from .files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
 from .flags import Texts, flag
 from .labels import print_structured
 from .next_commands import fresh_command, listed
-from .options import LABELS, PROMISE, TableFlags, chosen_estimator
+from .options import COLUMNS, LABELS, PROMISE, TableFlags, chosen_estimator
 from .terminal import print_line
-from .verdicts import print_choice, print_fitted
+from .verdicts import print_choice, print_paths, print_verdict
 
 
 class FitJob(Frozen):
-    """What a fit is asked for. Every field but the first and the last is a flag of `fit`."""
+    """What a fit is asked for. Every field but the first is a flag of `fit`."""
 
     records: tuple[Path, ...]
     alpha: float | Literal["smallest"] = flag(
@@ -44,7 +46,10 @@ class FitJob(Frozen):
     )
     out: Path = flag("", "Artifact to write.", Path("artifact.json"), "-o")
     score: Texts = flag("", "A score; auto: the best one on 20 %.", (), "-s", "NAME")
+    items: bool = flag("", "Keep or hold back each item (field of JSON).", False)
     rule: str | None = flag(PROMISE, "certified:delta=0.05 (delta 0.1), acrc (the paper's), ...")
+    by: str | None = flag(PROMISE, "group, group:min_labels=20: a threshold each.")
+    cascade: bool = flag(PROMISE, "Each file is a model, cheapest first.", False)
     test_fraction: float = flag(LABELS, "Share of the records to test on.", 0.0)
     test: tuple[Path, ...] = flag(LABELS, "Record file to test on.", (), metavar="FILE")
     cluster_by_group: bool = flag(LABELS, "Use one question of each group.", False)
@@ -52,7 +57,26 @@ class FitJob(Frozen):
     trust_labels: bool = flag(LABELS, "Fit on labels that look broken.", False)
     without_failed: bool = flag(LABELS, "Fit although more than 1 % of the questions failed.", False)
     few: bool = flag(LABELS, f"Fit on fewer than {FEWEST_LABELS} labels.", False)
-    columns: TableFlags = TableFlags()
+    human_labels: Path | None = flag(LABELS, "People's labels of a random sample.")
+    map: Texts = flag(COLUMNS, "FIELD=COLUMN or FIELD=PATH.", (), metavar="FIELD=COLUMN")
+    right: Texts = flag(COLUMNS, "A label that says right (yes, pass, 1).", (), metavar="WORD")
+    cut: float | None = flag(COLUMNS, "Labels are grades, right from here on.")
+
+    @property
+    def columns(self) -> TableFlags:
+        """The options about the columns of tables."""
+        return TableFlags(self.map, self.right, self.cut)
+
+    @property
+    def named(self) -> str | None:
+        """The score that is named; "auto" for a choice, None for the usual one.
+
+        Raises:
+            UsageError: Several are named.
+        """
+        if len(self.score) > 1:
+            raise UsageError(f"give one score, got {len(self.score)}. Several are for --cascade, one a stage.")
+        return ITEMS if self.items else next(iter(self.score), None)
 
     @property
     def groups(self) -> Groups:
@@ -114,27 +138,23 @@ class Fitted:
     report: str
 
 
-def open_job(job: FitJob, *others: Path, beside: Path | None = None) -> Opened:
+def open_job(job: FitJob, beside: Path | None = None) -> Opened:
     """Open the records, warn of doubtful ones, refuse those that no fit should use, and cut off those to test on.
 
     Args:
         job: The fit.
-        *others: Other files that are read.
         beside: A file that is written next to the artifact; default: that of the questions kept out.
     """
-    if len(job.score) > 1:
-        raise UsageError(f"give one score, got {len(job.score)}. Several are for --cascade, one a stage.")
     kept_out = job.out.with_suffix(".test.jsonl") if job.test_fraction else None
-    keep_inputs([*job.records, *job.test, *others], [job.out], derived=beside or kept_out)
+    keep_inputs([*job.records, *job.test, job.human_labels], [job.out], derived=beside or kept_out)
     files = open_files(job.records, job.columns.settings)
     file = pool_of(files)
     refuse_few(file, allowed=job.few)
-    named = job.score[0] if job.score else None
-    key = AUTO if named == AUTO else chosen_estimator(file, named)
+    key = AUTO if job.named == AUTO else chosen_estimator(file, job.named)
     if key != AUTO:
         refuse_few(file, key, allowed=job.few)
     print_structured(file, key)
-    if not job.trust_labels:
+    if not job.trust_labels and job.human_labels is None:
         refuse_broken(file)
     warn_incomplete(file)
     if kept_out is None:
@@ -178,7 +198,12 @@ def finish_fit(job: FitJob, opened: Opened, artifact: CalibrationArtifact, sampl
     )
     tests = [kept_out.path] if kept_out else job.test
     alone = fresh_command(artifact, key, tests, out, "" if kept_out else columns)
-    text = print_fitted(artifact, part, audited, alone, found)
+    text = verdict_text(artifact, audited, alone, found)
+    if (ranks := artifact.estimator.params.get("ranks")) is not None and artifact.estimator.name in COMBINATIONS:
+        n = len(ranks["questions"]["ids"])
+        print_line(f"{artifact.estimator.name} ranks answers by {n} questions, which the fit leaves out.")
+    print_verdict(text)
+    print_paths(artifact, part)
     if artifact.calibration.group is not None:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
     if test is not None and (scope := test.header.scope).leaves_out:

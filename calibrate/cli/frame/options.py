@@ -24,7 +24,7 @@ PROMISE, LABELS, FILES = "Promise", "Labels and test", "Files"
 ANSWERS, CALLS = "About answers (--artifact)", "About calls (--tool)"
 BY_RULE, BY_PEOPLE = "By a rule", "By people"
 COLUMNS = "Columns of a table"
-HEADINGS = ("", WHAT, ASKING, SCORES, ANSWERS, CALLS, BY_RULE, BY_PEOPLE, PROMISE, LABELS)
+HEADINGS = ("", WHAT, ASKING, SCORES, ANSWERS, CALLS, BY_RULE, BY_PEOPLE, PROMISE, LABELS, COLUMNS)
 """Headings of options in the help of commands, in order."""
 
 

@@ -13,14 +13,13 @@ from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtif
 from guardrail.describe import answer_if, fits_line, promises, summary, together, warning
 from guardrail.items.spec import ItemsSpec
 from guardrail.notebook import percent
-from guardrail.uncertainty.combine import COMBINATIONS
 
 from ...data.records import Record
 from ...data.table import table_of
 from ...evaluation.choice import Chosen
 from ...evaluation.promise_test import Audit
 from ...items.figures import by_path
-from ...report.assessment import MOST_WARNINGS, Found, VerdictText, verdict_text
+from ...report.assessment import MOST_WARNINGS, VerdictText
 from ...report.content import score_table
 from ...scoring.items import ScoredItems
 from .terminal import GAP, console, finish, print_line, table
@@ -53,27 +52,6 @@ def print_more(text: VerdictText) -> None:
     """Print how many warnings stand in the report alone, once there is one."""
     if (more := len(text.warnings) - MOST_WARNINGS) > 0:
         print_line(f"The report has {more} more warning{'s' * (more > 1)}.")
-
-
-def print_fitted(
-    artifact: CalibrationArtifact, part: Sequence[Record], audited: Audit | None, alone: str, found: Found
-) -> VerdictText:
-    """Print what was fitted, with the warnings that the records give; returns what was printed.
-
-    Args:
-        artifact: The artifact.
-        part: The records of the fit.
-        audited: Its test on questions that were kept out.
-        alone: The command that calibrates on these alone.
-        found: What the records say about the fit.
-    """
-    text = verdict_text(artifact, audited, alone, found)
-    if (ranks := artifact.estimator.params.get("ranks")) is not None and artifact.estimator.name in COMBINATIONS:
-        n = len(ranks["questions"]["ids"])
-        print_line(f"{artifact.estimator.name} ranks answers by {n} questions, which the fit leaves out.")
-    print_verdict(text)
-    print_paths(artifact, part)
-    return text
 
 
 def print_facts(facts: Iterable[tuple[str, str]], caveats: Sequence[str] = ()) -> None:
