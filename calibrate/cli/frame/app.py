@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable
@@ -21,37 +22,21 @@ from guardrail.foreign_errors import show_details
 
 from .terminal import errors
 
-COMMANDS = {
-    "plan": (
-        "plan",
-        "Estimate how many questions to label for a wanted acceptance, by simulation with each rule. "
-        "No model is called.",
-    ),
-    "run": ("run", "Do it all: collect, score, label, fit, test on questions kept out, report."),
-    "import": (
-        "import_",
-        "Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.",
-    ),
-    "collect": ("collect", "Ask the model every question: one primary answer and n samples each."),
-    "score": ("score", "Compute uncertainties from what was drawn. The model is not called; a scorer may call one."),
-    "sample": ("plan", "Draw what to label, where labels matter: at random from the share of the lowest scores."),
-    "label": ("label", "Decide which primary answers are right, by a rule that is stored with the threshold."),
-    "fit": ("fit", "Fit the threshold and write the artifact."),
-    "evaluate": (
-        "evaluate",
-        "Compare rules, scores and calibration sizes over many random splits. The model is not called.",
-    ),
-    "report": (
-        "report",
-        "Write one HTML page that shows what the gate does; of an artifact alone, say in words what it promises.",
-    ),
-    "audit": ("audit", "Test the promise on new labelled questions; exit with 1 when they refute it."),
-    "learn": (
-        "learn",
-        "Learn from people's decisions: how good the accepted answers are, a better threshold, a gate for a tool.",
-    ),
-}
-"""Commands in the order of the work: module, and first paragraph of the help, which a test compares."""
+COMMANDS = (
+    *("plan", "run", "import", "collect", "score", "sample"),
+    *("label", "fit", "evaluate", "report", "audit", "learn"),
+)
+"""In the order of the work."""
+MODULES = {name: name for name in COMMANDS} | {"import": "import_", "sample": "plan"}
+"""The module of each command."""
+
+
+def _summary(name: str) -> str:
+    """The first paragraph of a command's help, read without importing its module, which may take a second."""
+    module = Path(__file__).parents[1] / f"{MODULES[name]}.py"
+    functions = {each.name: each for each in ast.parse(module.read_bytes()).body if isinstance(each, ast.FunctionDef)}
+    text = ast.get_docstring(functions.get(name) or functions[f"{name}_"]) or ""
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 class _Commands(TyperGroup):
@@ -64,7 +49,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, name: str) -> Any:
         """The command of this name; importing its module adds it to `app`."""
         if name in COMMANDS and self.commands[name] is None:
-            import_module(f"calibrate.cli.{COMMANDS[name][0]}")
+            import_module(f"calibrate.cli.{MODULES[name]}")
             self.commands[name] = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
         return self.commands.get(name)
 
@@ -75,7 +60,7 @@ class _Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands with the first paragraph of their help, which typer would cut to one line."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, _summary(name)) for name in COMMANDS])
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit with code 2 on misuse, with 1 on every other expected failure."""
