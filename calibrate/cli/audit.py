@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
+from pydantic_core import PydanticUndefined
 from rich.markup import escape
 from rich.panel import Panel
 
@@ -30,32 +30,30 @@ from ..evaluation.promise_test import PromiseTest
 from ..spec_syntax import estimator_flags, written
 from .frame.app import command
 from .frame.files import open_pool, warn_undecided
+from .frame.flags import TableFlags, flag, load_settings, with_flags
 from .frame.next_commands import fresh_command, listed
-from .frame.options import CutOption, MapOption, RightOption, TableFlags
 from .frame.terminal import console, finish, print_line, print_warning, quiet, table
 from .frame.verdicts import print_audits, print_paths
 
 COLOURS = {"refuted": "red", "supported": "green", "undecided": "yellow"}
 
 
+class Asked(TableFlags):
+    """What is tested. Every field is a flag of `audit`."""
+
+    records: tuple[Path, ...] = flag(
+        "", "Fresh record file or table; of a cascade one a stage.", PydanticUndefined, "-r", "FILE"
+    )
+    artifact: Path = flag("", "Artifact to test.", Path("artifact.json"))
+    level: float = flag("", "Probability of a false verdict, or of a false alarm.", 0.05)
+    anytime: bool = flag("", "Verdicts that hold however often a growing file is audited.", False)
+    unlabelled: bool = flag("", "Without labels: compare the scores with those at calibration.", False)
+    as_json: bool = flag("", "The result as JSON, for programs.", False, "--json")
+
+
 @command("audit", "calibrating.md#audit")
-def audit(
-    records: Annotated[
-        list[Path], typer.Option("--records", "-r", help="Fresh record file or table; of a cascade one a stage.")
-    ],
-    artifact: Annotated[Path, typer.Option("--artifact", help="Artifact to test.")] = Path("artifact.json"),
-    level: Annotated[float, typer.Option(help="Probability of a false verdict, or of a false alarm.")] = 0.05,
-    anytime: Annotated[
-        bool, typer.Option("--anytime", help="Verdicts that hold however often a growing file is audited.")
-    ] = False,
-    unlabelled: Annotated[
-        bool, typer.Option("--unlabelled", help="Without labels: compare the scores with those at calibration.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, for programs.")] = False,
-    map: MapOption = None,
-    right: RightOption = None,
-    cut: CutOption = None,
-) -> None:
+@with_flags(Asked)
+def audit(*, given: dict[str, Any]) -> None:
     """Test the promise on new labelled questions; exit with 1 when they refute it.
 
     Example: calibrate audit -r fresh.jsonl --artifact artifact.json
@@ -65,19 +63,18 @@ def audit(
     Exit code: 0 supported or undecided, 1 refuted (with --unlabelled: the questions or the model changed), 2 nothing
     could be tested.
     """
-    fresh = _Fresh(records, TableFlags(map, right, cut))
-    asks = {"level": level, "anytime": anytime}
-    with _two_for_failures(), quiet(as_json):
-        loaded = load_artifact(artifact)
-        if unlabelled:
-            refuted, content = _compare_scores(fresh, artifact, loaded, level)
-        elif isinstance(loaded, CascadeArtifact):
-            refuted, content = _test_cascade(fresh, artifact, loaded, asks)
-        elif isinstance(loaded, RouterArtifact):
-            refuted, content = _test_router(fresh, loaded, asks)
+    asked = load_settings(Asked, None, given)
+    with _two_for_failures(), quiet(asked.as_json):
+        gate = load_artifact(asked.artifact)
+        if asked.unlabelled:
+            refuted, content = _compare_scores(asked, gate)
+        elif isinstance(gate, CascadeArtifact):
+            refuted, content = _test_cascade(asked, gate)
+        elif isinstance(gate, RouterArtifact):
+            refuted, content = _test_router(asked, gate)
         else:
-            refuted, content = _test_gate(fresh, artifact, loaded, asks)
-    if as_json:  # a group's name may hold control characters that a terminal obeys; json escapes them
+            refuted, content = _test_gate(asked, gate)
+    if asked.as_json:  # a group's name may hold control characters that a terminal obeys; json escapes them
         typer.echo(json.dumps(content, indent=1))
     if refuted:
         raise typer.Exit(1)
@@ -87,66 +84,54 @@ Outcome = tuple[bool, dict[str, Any]]
 """Whether the promise is refuted, or the scores have drifted, and the result for programs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fresh:
-    """The files of the fresh questions.
-
-    Attributes:
-        paths: Record files, or tables with scores and labels.
-        columns: The options about tables.
-    """
-
-    paths: Sequence[Path]
-    columns: TableFlags
-
-
-def _fresh_records(fresh: _Fresh, gate: CalibrationArtifact, *, labels: bool = True) -> tuple[RecordFile, str]:
+def _fresh_records(asked: Asked, gate: CalibrationArtifact, *, labels: bool = True) -> tuple[RecordFile, str]:
     """The records that the fit did not use, with scores and labels, and the key of the scores."""
-    file, asked = open_pool(fresh.paths, fresh.columns.settings), nouns_of(gate).asked
+    file = open_pool(asked.records, asked.columns)
     n = len(file.records)
     file, key = prepared(file, gate, labels=labels)
     if labels:
         if left_out := n - len(file.records):
-            print_warning(f"{left_out} of {n} {asked} are left out: the artifact was fitted on them.")
+            print_warning(f"{left_out} of {n} {nouns_of(gate).asked} are left out: the artifact was fitted on them.")
         warn_undecided(file)
     return file, key
 
 
-def _test_router(fresh: _Fresh, artifact: RouterArtifact, asks: Mapping[str, Any]) -> Outcome:
+def _test_router(asked: Asked, artifact: RouterArtifact) -> Outcome:
     """Test the promise of each group on its own questions; one that is refuted refutes all."""
-    file, key = _fresh_records(fresh, artifact.gates[0])
-    audits = audit_router(artifact, file.records, key, **asks)
+    file, key = _fresh_records(asked, artifact.gates[0])
+    audits = audit_router(artifact, file.records, key, level=asked.level, anytime=asked.anytime)
     print_audits(audits)
     content = {name: each.model_dump(mode="json") for name, each in audits.items()}
     return any(each.verdict == "refuted" for each in audits.values()), content
 
 
-def _test_gate(fresh: _Fresh, path: Path, artifact: CalibrationArtifact, asks: Mapping[str, Any]) -> Outcome:
+def _test_gate(asked: Asked, artifact: CalibrationArtifact) -> Outcome:
     """Test the promise of one gate."""
-    file, key = _fresh_records(fresh, artifact)
-    result = run_audit(artifact, file.records, key, **asks)
+    file, key = _fresh_records(asked, artifact)
+    result = run_audit(artifact, file.records, key, level=asked.level, anytime=asked.anytime)
     _print_verdict(result)
     print_paths(artifact, file.records)
     refuted = result.verdict == "refuted"
     if refuted:
-        finish([], *result.remedies(fresh_command(artifact, key, fresh.paths, path, fresh.columns.typed)))
-        for each in fresh.paths:
+        finish([], *result.remedies(fresh_command(artifact, key, asked.records, asked.artifact, asked.typed)))
+        for each in asked.records:
             for missing in _unwritten(each, artifact, key):
                 print_line(f"Before that, as it was done in memory only: {missing}")
     else:
-        finish([], f"calibrate report {listed([path])}")
+        finish([], f"calibrate report {listed([asked.artifact])}")
     return refuted, result.model_dump(mode="json")
 
 
-def _test_cascade(fresh: _Fresh, path: Path, artifact: CascadeArtifact, asks: Mapping[str, Any]) -> Outcome:
+def _test_cascade(asked: Asked, artifact: CascadeArtifact) -> Outcome:
     """Test the answers that the stages give together."""
-    result = audit_cascade(artifact, [read_records(each) for each in fresh.paths], **asks)
+    files = [read_records(each) for each in asked.records]
+    result = audit_cascade(artifact, files, level=asked.level, anytime=asked.anytime)
     _print_verdict(result)
     rows = [(str(i), str(stage.n_accepted), str(stage.n_errors)) for i, stage in enumerate(result.stages, start=1)]
     console.print(table(f"{result.n_questions} fresh questions", ("stage", "answers", "wrong"), rows))
-    again = f"calibrate fit {listed(fresh.paths)} --cascade --alpha {artifact.alpha:g} --out NEW.json"
+    again = f"calibrate fit {listed(asked.records)} --cascade --alpha {artifact.alpha:g} --out NEW.json"
     refuted = result.verdict == "refuted"
-    finish([], again if refuted else f"calibrate report {listed([path])}")
+    finish([], again if refuted else f"calibrate report {listed([asked.artifact])}")
     return refuted, result.model_dump(mode="json")
 
 
@@ -159,19 +144,21 @@ def _print_verdict(result: PromiseTest) -> None:
         print_line(line)
 
 
-def _compare_scores(fresh: _Fresh, path: Path, artifact: Artifact, delta: float) -> Outcome:
+def _compare_scores(asked: Asked, artifact: Artifact) -> Outcome:
     """Compare the scores of new questions, in their order, with those at calibration."""
     if not isinstance(artifact, CalibrationArtifact):
-        raise UsageError(f"{path} holds several gates, and --unlabelled compares the scores of one. Audit with labels.")
-    file, key = _fresh_records(fresh, artifact, labels=False)
-    test, measured = Drift(artifact, delta=delta), _compared(artifact, file.records, key)
+        raise UsageError(
+            f"{asked.artifact} holds several gates, and --unlabelled compares the scores of one. Audit with labels."
+        )
+    file, key = _fresh_records(asked, artifact, labels=False)
+    test, measured = Drift(artifact, delta=asked.level), _compared(artifact, file.records, key)
     if not measured:
         raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")
     state, _ = test.take(test.start, *measured)
     left_out = len(file.records) - len(measured)
     _print_drift(state.alarm, state.n, left_out, nouns_of(artifact))
-    flags = " ".join(f"--records {shlex.quote(str(each))}" for each in fresh.paths)
-    finish([], f"calibrate audit {flags}{fresh.columns.typed} --artifact {listed([path])} (needs labels)")
+    flags = " ".join(f"--records {shlex.quote(str(each))}" for each in asked.records)
+    finish([], f"calibrate audit {flags}{asked.typed} --artifact {listed([asked.artifact])} (needs labels)")
     alarm = None if state.alarm is None else state.alarm.shown
     return alarm is not None, {"artifact": artifact.digest, "alarm": alarm, "n": state.n, "left_out": left_out}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import PositiveInt
 
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
@@ -25,8 +25,8 @@ from ..report.figures import across_alpha
 from ..rules import compared_rules
 from .frame.app import command
 from .frame.files import keep_inputs, open_files, pool_of, warn_undecided, warn_unlike
+from .frame.flags import TableFlags, Texts, flag, load_settings, with_flags
 from .frame.items import refuse_with_items
-from .frame.options import CutOption, ItemsOption, MapOption, RightOption, TableFlags
 from .frame.terminal import console, finish, print_line, table
 
 ITEM_ALPHAS = (0.05, 0.1, 0.15, 0.2)
@@ -36,62 +36,56 @@ SELECTING = (
 )
 
 
-class Form(StrEnum):
-    """The paper's tables."""
+class Comparison(TableFlags):
+    """What is compared. Every field is a flag of `evaluate`."""
 
-    MAIN = "main"
-    RISK_LEVELS = "risk-levels"
-    SCORES = "scores"
-    SIZES = "sizes"
-    ABLATION = "ablation"
-    ALL = "all"
+    alpha: tuple[float, ...] = flag("", "Targets (0.15, the paper's).", (), "-a", "SHARE")
+    rule: Texts = flag("", "NAME or NAME:option=value,... Default: the paper's.", (), metavar="NAME")
+    score: Texts = flag("", "Default: every score.", (), "-s", "NAME")
+    n_calibration: tuple[PositiveInt, ...] = flag("", "Questions to fit on in each split (half).", (), metavar="N")
+    splits: PositiveInt = flag("", "Random splits.", 100)
+    cluster_by_group: bool = flag("", "Keep groups whole in splits.", False)
+    table: tuple[Literal["main", "risk-levels", "scores", "sizes", "ablation", "all"], ...] = flag(
+        "", "Compare as the paper does: main, risk-levels, scores, sizes, ablation, or all.", (), metavar="NAME"
+    )
+    figure: Path | None = flag("", "PNG with the paper's panels: risk and acceptance by alpha.")
+    csv: Path | None = flag("", "Write the table here.")
+    json_path: Path | None = flag("", "Write everything here.", None, "--json")
+    items: bool = flag("", "Keep or hold back each item (field of JSON).", False)
+
+    @property
+    def experiments(self) -> list[str]:
+        """The paper's tables, and its figure, by their names."""
+        return [*(name for name in TABLES if {name, "all"} & {*self.table}), *([FIGURE] if self.figure else [])]
 
 
 @command("evaluate", "calibrating.md#evaluate")
+@with_flags(Comparison)
 def evaluate(
+    *,
     records: Annotated[list[Path], typer.Argument(help="Record files or tables with scores and labels.")],
-    alpha: Annotated[list[float] | None, typer.Option("--alpha", "-a", help="Targets (0.15, the paper's).")] = None,
-    rule: Annotated[list[str] | None, typer.Option(help="NAME or NAME:option=value,... Default: the paper's.")] = None,
-    estimator: Annotated[list[str] | None, typer.Option("--score", "-s", help="Default: every score.")] = None,
-    n_calibration: Annotated[
-        list[int] | None, typer.Option(help="Questions to fit on in each split. Default: half.", min=1)
-    ] = None,
-    splits: Annotated[int, typer.Option(help="Random splits.", min=1)] = 100,
-    cluster_by_group: Annotated[bool, typer.Option("--cluster-by-group", help="Keep groups whole in splits.")] = False,
-    form: Annotated[list[Form] | None, typer.Option("--table", help="Compare as this table of the paper does.")] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="PNG with the paper's panels: risk and acceptance by alpha.")
-    ] = None,
-    csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table here.")] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
-    items: ItemsOption = False,
-    map: MapOption = None,
-    right: RightOption = None,
-    cut: CutOption = None,
+    given: dict[str, Any],
 ) -> None:
     """Compare rules, scores and calibration sizes over many random splits. The model is not called.
 
     Example: calibrate evaluate records.jsonl -a 0.1 --rule acrc --csv rules.csv
     Example: calibrate evaluate records.jsonl --table all --figure panels.png
     """
-    keep_inputs(records, [figure, csv_path, json_path])
-    if items:
-        refuse_with_items(score=estimator, table=form, figure=figure)
-        estimator = [ITEMS]
-    if rule and (form or figure):
+    asked = load_settings(Comparison, None, given)
+    keep_inputs(records, [asked.figure, asked.csv, asked.json_path])
+    if asked.items:
+        refuse_with_items(score=asked.score, table=asked.table, figure=asked.figure)
+    if asked.rule and asked.experiments:
         raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
-    columns = TableFlags(map, right, cut)
-    files = open_files(records, columns.settings)
+    files = open_files(records, asked.columns)
     for each in files:
         warn_undecided(each)
     file = pool_of(files)
-    keys = keys_of(file, estimator)
-    names = [name for name in TABLES if name in (form or ()) or Form.ALL in (form or ())]
-    names += [] if figure is None else [FIGURE]
-    n = len(file.records)
-    asked = {name: experiment(name, n, alphas=alpha or (), sizes=n_calibration or ()) for name in names} or {
-        "": _own_experiment(rule, alpha, n_calibration, items=items)
-    }
+    keys = keys_of(file, [ITEMS] if asked.items else asked.score)
+    alphas, sizes = asked.alpha, asked.n_calibration
+    compared = {
+        name: experiment(name, len(file.records), alphas=alphas, sizes=sizes) for name in asked.experiments
+    } or {"": _own_experiment(asked)}
     grids = {
         name: evaluate_grid(
             file,
@@ -99,32 +93,31 @@ def evaluate(
             rules=each.rules,
             alphas=each.alphas,
             sizes=each.sizes,
-            splits=splits,
-            delta=None if rule or items else DELTA,
-            cluster_by_group=cluster_by_group,
+            splits=asked.splits,
+            delta=None if asked.rule or asked.items else DELTA,
+            cluster_by_group=asked.cluster_by_group,
             shown=lambda title: bar(console, title, "splits"),
         )
-        for name, each in asked.items()
+        for name, each in compared.items()
     }
     for name, grid in grids.items():
         if name != FIGURE:
-            figures = OF_ITEMS if items else None
-            _print_table(grid, TABLES.get(name, "Rules"), names=not (rule or items), figures=figures)
+            figures = OF_ITEMS if asked.items else None
+            names = not (asked.rule or asked.items)
+            _print_table(grid, TABLES.get(name, "Rules"), names=names, figures=figures)
     several = any(len({cell.estimator for cell in grid.cells}) > 1 for grid in grids.values())
     if several:
         print_line(SELECTING, "yellow")
     warn_unlike(files, keys[0])
-    score = " --items" if items else _score_to_fit(file, next(iter(grids.values())), several=several)
-    following = f"calibrate fit {file.typed}{columns.typed}{score} --alpha {alpha[0] if alpha else 0.1:g}"
-    finish(_write(grids, csv_path, json_path, figure), following)
+    score = " --items" if asked.items else _score_to_fit(file, next(iter(grids.values())), several=several)
+    following = f"calibrate fit {file.typed}{asked.typed}{score} --alpha {alphas[0] if alphas else 0.1:g}"
+    finish(_write(grids, asked), following)
 
 
-def _own_experiment(
-    rules: Sequence[str] | None, alphas: Sequence[float] | None, sizes: Sequence[int] | None, *, items: bool
-) -> Experiment:
-    """The comparison of these rules, or of the usual ones, with every score."""
-    usual, usual_alphas = (compared_rules("item"), ITEM_ALPHAS) if items else (METHODS, (ALPHA,))
-    return Experiment(rules or usual, alphas or usual_alphas, sizes or (), every_score=True)
+def _own_experiment(asked: Comparison) -> Experiment:
+    """The comparison of the rules that are named, or of the usual ones, with every score."""
+    usual, alphas = (compared_rules("item"), ITEM_ALPHAS) if asked.items else (METHODS, (ALPHA,))
+    return Experiment(asked.rule or usual, asked.alpha or alphas, asked.n_calibration, every_score=True)
 
 
 def _print_table(grid: EvaluationGrid, subject: str, *, names: bool, figures: Sequence[str] | None = None) -> None:
@@ -163,20 +156,19 @@ def _score_to_fit(file: RecordFile, grid: EvaluationGrid, *, several: bool) -> s
     return f" --score {AUTO if is_auto else shlex.quote(best.estimator)}"
 
 
-def _write(
-    grids: Mapping[str, EvaluationGrid], csv_path: Path | None, json_path: Path | None, figure: Path | None
-) -> list[Path]:
+def _write(grids: Mapping[str, EvaluationGrid], asked: Comparison) -> list[Path]:
     """Write the rows of all tables, everything as JSON, and the figure, where a path is given; returns the paths."""
     contents: list[tuple[Path, bytes]] = []
-    if csv_path is not None:
+    if asked.csv is not None:
         rows = [{"table": name} | row if name else row for name, grid in grids.items() for row in grid.records()]
-        contents.append((csv_path, csv_text(rows).encode()))
-    if json_path is not None:
+        contents.append((asked.csv, csv_text(rows).encode()))
+    if asked.json_path is not None:
         content = {name: grid.model_dump(mode="json") for name, grid in grids.items()}
-        contents.append((json_path, json.dumps(content.get("", content), indent=1).encode() + b"\n"))
-    if figure is not None:
+        contents.append((asked.json_path, json.dumps(content.get("", content), indent=1).encode() + b"\n"))
+    if asked.figure is not None:
         fields = ("scer", "acceptance", "power", "violation_rate")
-        contents.append((figure, across_alpha({"": grids[FIGURE].cells[0].evaluation.rows}, fields, name="panels").png))
+        panels = across_alpha({"": grids[FIGURE].cells[0].evaluation.rows}, fields, name="panels")
+        contents.append((asked.figure, panels.png))
     for path, data in contents:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

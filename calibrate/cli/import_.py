@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -17,7 +17,7 @@ from guardrail.specs import IMPORTED, identify
 
 from ..data.formats.exports import EXPORTS
 from ..data.formats.field_map import IMPORTED as IMPORTED_SCORE
-from ..data.formats.field_map import ImportSettings, OptionScale, OtherLabels, Primary, parse_map
+from ..data.formats.field_map import ImportSettings, OptionScale, OtherLabels, Primary
 from ..data.formats.read import Imported, import_file, write_bad
 from ..data.records import RecordFile, header_of, rewrite_records, write_records
 from ..data.rows import KINDS
@@ -26,9 +26,9 @@ from ..items.documents import import_documents
 from ..scoring.metrics import auroc_interval
 from .frame.app import command
 from .frame.files import keep_inputs
-from .frame.flags import load_settings
+from .frame.flags import TableFlags, load_settings, with_flags
 from .frame.next_commands import listed, next_step
-from .frame.options import COLUMNS, MODEL_HELP, CutOption, MapOption, RightOption, flags_under
+from .frame.options import COLUMNS, MODEL_HELP, flags_under
 from .frame.settings import ImportedPlan
 from .frame.terminal import finish, print_line
 
@@ -39,7 +39,9 @@ _SHOWN = 20
 
 
 @command("import", "data.md")
+@with_flags(TableFlags)
 def import_(
+    *,
     source: Annotated[Path, typer.Argument(help="JSON, JSONL, CSV, Excel or Parquet; or a record file to name.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Record file (records.jsonl).")] = None,
     model: Annotated[
@@ -56,7 +58,6 @@ def import_(
         list[str] | None,
         typer.Option("--set", help="How answers were drawn: temperature=1, ...", metavar="NAME=VALUE"),
     ] = None,
-    map: MapOption = None,
     format: Annotated[str | None, column_flag(help=f"{', '.join((*KINDS, *EXPORTS))}. Default: by name.")] = None,
     rows: Annotated[str | None, column_flag(help="Path of the rows in a document, or filter.", metavar="PATH")] = None,
     primary: Annotated[
@@ -65,11 +66,10 @@ def import_(
     option_scale: Annotated[
         OptionScale | None, column_flag(help="logit, logprob or probability.", metavar="SCALE")
     ] = None,
-    right: RightOption = None,
-    cut: CutOption = None,
     other_labels: Annotated[
         OtherLabels | None, column_flag(help="Third labels are: wrong, unlabelled.", metavar="HOW")
     ] = None,
+    given: dict[str, Any],
 ) -> None:
     """Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.
 
@@ -88,16 +88,16 @@ def import_(
         raise UsageError(f"{out} exists already. Write to another file with --out, or pass --replace.")
     if skip_bad is not None and not 0 <= skip_bad <= 1:
         raise UsageError(f"--skip-bad must be a share in [0, 1], got {skip_bad:g}. Write 0.1 for 10 %.")
-    plan = load_settings(ImportedPlan, None, {}, assigned or ())
+    plan, table = load_settings(ImportedPlan, None, {}, assigned or ()), load_settings(TableFlags, None, given)
     identity = None if model is None or ":" not in model else identify(resolve_model(model))
     settings = ImportSettings(
         format=format,
-        columns=parse_map(map or ()),
+        columns=table.columns.columns,
         primary=primary,
         option_scale=option_scale,
         rows=rows,
-        right=tuple(right or ()),
-        cut=cut,
+        right=table.right,
+        cut=table.cut,
         other_labels=other_labels,
         model=model if identity is None else identity.model,
         provider=IMPORTED if identity is None else identity.provider,

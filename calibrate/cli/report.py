@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import NonNegativeInt
 
 from guardrail.artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
 from guardrail.describe import caveats_of, not_covered
@@ -21,26 +22,32 @@ from ..report.facts import facts
 from ..rules import RULES
 from .frame.app import command
 from .frame.files import keep_inputs, open_pool
+from .frame.flags import TableFlags, flag, load_settings, with_flags
 from .frame.next_commands import fit_flags, fresh_command, listed
-from .frame.options import CutOption, MapOption, RightOption, TableFlags, chosen_estimator
+from .frame.options import chosen_estimator
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_cascade, print_facts, print_more, print_router, print_verdict
 
 
+class Page(TableFlags):
+    """What is shown. Every field is a flag of `report`."""
+
+    artifact: Path = flag("", "Artifact that `fit` wrote.", Path("artifact.json"))
+    out: Path = flag("", "HTML file; figures go next to it.", Path("report.html"), "-o")
+    test: tuple[Path, ...] = flag("", "Record file kept out of the fit, if it is another.", (), metavar="FILE")
+    splits: NonNegativeInt = flag("", "Random splits for the table of rules; 0 leaves it out.", 100)
+    as_json: bool = flag("", "An artifact alone: its content, for programs.", False, "--json")
+
+
 @command("report", "calibrating.md#report")
+@with_flags(Page)
 def report(
+    *,
     records: Annotated[
         list[Path],
         typer.Argument(help="Record files the artifact was fitted on; or an artifact alone, to say it in words."),
     ],
-    artifact: Annotated[Path, typer.Option("--artifact", help="Artifact that `fit` wrote.")] = Path("artifact.json"),
-    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file; figures go next to it.")] = Path("report.html"),
-    test: Annotated[list[Path] | None, typer.Option(help="Record file kept out of the fit, if it is another.")] = None,
-    splits: Annotated[int, typer.Option(help="Random splits for the table of rules; 0 leaves it out.", min=0)] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="An artifact alone: its content, for programs.")] = False,
-    map: MapOption = None,
-    right: RightOption = None,
-    cut: CutOption = None,
+    given: dict[str, Any],
 ) -> None:
     """Write one HTML page that shows what the gate does; of an artifact alone, say in words what it promises.
 
@@ -50,21 +57,24 @@ def report(
     Labelled questions that were not fitted on, of these files or of --test, stand beside the others as the test part.
     The verdict depends on them as well; exit code 1 if they refute the promise.
     """
+    asked = load_settings(Page, None, given)
+    artifact, test = asked.artifact, asked.test
     if len(records) == 1 and records[0].suffix == ".json":
         if test:
             raise UsageError(
                 f"an artifact alone is said in words. To test its promise: calibrate audit --records {listed(test)} "
                 f"--artifact {listed(records)}"
             )
-        _say(load_artifact(records[0]), records[0], as_json=as_json)
+        _say(load_artifact(records[0]), records[0], as_json=asked.as_json)
         return
-    if as_json:
+    if asked.as_json:
         raise UsageError(
             "--json prints the content of an artifact. Name the artifact alone: report ARTIFACT.json --json"
         )
     # A browser shows a file without a suffix as text, or saves it.
-    out = out if out.suffix or out.exists() else out.with_suffix(".html")  # what exists is refused, or written again
-    keep_inputs([*records, artifact, *(test or ())], [out])
+    whole = asked.out.suffix or asked.out.exists()  # what exists is refused, or written again
+    out = asked.out if whole else asked.out.with_suffix(".html")
+    keep_inputs([*records, artifact, *test], [out])
     loaded = load_artifact(artifact)
     if not isinstance(loaded, CalibrationArtifact):
         of_one = "RouterArtifact.load(FILE).artifacts[NAME]" if loaded.kind == "router" else "CascadeArtifact.stages"
@@ -72,9 +82,8 @@ def report(
             f"a {loaded.kind} has no page. Say it in words: calibrate report {listed([artifact])}, or save one of its "
             f"artifacts ({of_one} in Python)."
         )
-    columns = TableFlags(map, right, cut)
-    file = open_pool(records, columns.settings)
-    tested = open_pool(test, columns.settings) if test else None
+    file = open_pool(records, asked.columns)
+    tested = open_pool(test, asked.columns) if test else None
     keys = keys_of_score(file.header, loaded.estimator)
     key = keys[0] if keys else chosen_estimator(file, None)
     for each in filter(None, (file, tested)):
@@ -85,17 +94,17 @@ def report(
         key,
         () if tested is None else tested.records,
         # A part of the record file that was kept out of the fit is not a file.
-        alone=fresh_command(loaded, key, test, artifact, columns.typed) if test else ALONE,
+        alone=fresh_command(loaded, key, test, artifact, asked.typed) if test else ALONE,
         named=listed(records),
     )
     if page.note is not None:
         print_line(page.note, "yellow")
-    read, named = f"{listed(records)}{columns.typed}", "".join(f" --test {listed([path])}" for path in test or ())
+    read, named = f"{listed(records)}{asked.typed}", "".join(f" --test {listed([path])}" for path in test)
     commands = [f"calibrate report {read} --artifact {listed([artifact])}{named} --out {listed([out])}"]
     if _is_whole_fit(page):
         commands.insert(0, f"calibrate fit {read} {fit_flags(loaded, key)} --out {listed([artifact])}")
     with bar(console, "writing the report", "splits") as progress:
-        written = page.write(out, splits=splits, commands=commands, progress=progress)
+        written = page.write(out, splits=asked.splits, commands=commands, progress=progress)
     if page.audited is not None:
         print_verdict(page.text)
         print_more(page.text)

@@ -98,6 +98,8 @@ app = typer.Typer(
 )
 
 
+COLUMNS = "Columns of a table"
+"""The last heading of options."""
 UNBROKEN = "\u2011"
 """Stands for a hyphen while click breaks lines, which it does after hyphens, also in names to copy."""
 
@@ -117,7 +119,8 @@ class _Command(TyperCommand):
                 headings.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(
                     (names, record[1].replace("-", UNBROKEN))
                 )
-        for heading, records in headings.items():
+        order = {"Arguments": 0, "Options": 1, COLUMNS: 3}
+        for heading, records in sorted(headings.items(), key=lambda each: order.get(each[0], 2)):
             with formatter.section(heading):
                 formatter.write_dl(records)
         formatter.buffer[:] = [text.replace(UNBROKEN, "-") for text in formatter.buffer]

@@ -13,7 +13,6 @@ from guardrail.artifact import Artifact, CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
 from guardrail.notebook import percent
-from guardrail.types import Frozen
 from guardrail.uncertainty.combine import COMBINATIONS
 
 from ...data.formats.read import is_table
@@ -29,15 +28,15 @@ from ...report.assessment import Found, VerdictText, second_look, verdict_text
 from ...report.facts import auroc_of
 from ...scoring.scores import refuse_failed
 from .files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
-from .flags import Texts, flag
+from .flags import TableFlags, Texts, flag
 from .labels import print_structured
 from .next_commands import fresh_command, listed
-from .options import COLUMNS, LABELS, PROMISE, TableFlags, chosen_estimator
+from .options import LABELS, PROMISE, chosen_estimator
 from .terminal import print_line
 from .verdicts import print_choice, print_paths, print_verdict
 
 
-class FitJob(Frozen):
+class FitJob(TableFlags):
     """What a fit is asked for. Every field but the first is a flag of `fit`."""
 
     records: tuple[Path, ...]
@@ -58,14 +57,6 @@ class FitJob(Frozen):
     without_failed: bool = flag(LABELS, "Fit although more than 1 % of the questions failed.", False)
     few: bool = flag(LABELS, f"Fit on fewer than {FEWEST_LABELS} labels.", False)
     human_labels: Path | None = flag(LABELS, "People's labels of a random sample.")
-    map: Texts = flag(COLUMNS, "FIELD=COLUMN or FIELD=PATH.", (), metavar="FIELD=COLUMN")
-    right: Texts = flag(COLUMNS, "A label that says right (yes, pass, 1).", (), metavar="WORD")
-    cut: float | None = flag(COLUMNS, "Labels are grades, right from here on.")
-
-    @property
-    def columns(self) -> TableFlags:
-        """The options about the columns of tables."""
-        return TableFlags(self.map, self.right, self.cut)
 
     @property
     def named(self) -> str | None:
@@ -147,7 +138,7 @@ def open_job(job: FitJob, beside: Path | None = None) -> Opened:
     """
     kept_out = job.out.with_suffix(".test.jsonl") if job.test_fraction else None
     keep_inputs([*job.records, *job.test, job.human_labels], [job.out], derived=beside or kept_out)
-    files = open_files(job.records, job.columns.settings)
+    files = open_files(job.records, job.columns)
     file = pool_of(files)
     refuse_few(file, allowed=job.few)
     key = AUTO if job.named == AUTO else chosen_estimator(file, job.named)
@@ -158,7 +149,7 @@ def open_job(job: FitJob, beside: Path | None = None) -> Opened:
         refuse_broken(file)
     warn_incomplete(file)
     if kept_out is None:
-        return Opened(files, file, key, file.records, open_pool(job.test, job.columns.settings) if job.test else None)
+        return Opened(files, file, key, file.records, open_pool(job.test, job.columns) if job.test else None)
     part, rest = split(file.records, test_fraction=job.test_fraction, seed=0, groups=job.groups)
     rest = one_per_question(rest) if job.repeats == "once" else rest
     return Opened(files, file, key, part, RecordFile(kept_out, part_header(file.header, rest), rest))
@@ -191,7 +182,7 @@ def finish_fit(job: FitJob, opened: Opened, artifact: CalibrationArtifact, sampl
     kept_out = None if job.test else test
     written = save_fit(job, artifact, sample or kept_out)
     warn_unlike(opened.files, key)
-    sources, columns = [sample.path] if sample else job.records, job.columns.typed
+    sources, columns = [sample.path] if sample else job.records, job.typed
     report = f"calibrate report {listed(sources)}{columns} --artifact {listed([out])}"
     found = Found.of(
         opened.file, key, part, records=listed(sources), doubtful=_doubtful_labels(artifact, part, key, report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -17,11 +18,15 @@ from typer.models import ArgumentInfo
 from guardrail.errors import UsageError, did_you_mean, require
 from guardrail.types import Frozen
 
-from .options import HEADINGS
+from ...data.formats.field_map import ImportSettings, parse_map
+from .options import COLUMNS, HEADINGS
 
 
 def flag(panel: str, description: str, default: Any = None, short: str = "", metavar: str = "", **limits: Any) -> Any:
-    """A field that is also a flag, under a heading of the help; its description is the help."""
+    """A field that is also a flag, under a heading of the help; its description is the help.
+
+    ``short`` is its short form, or where it begins with two hyphens its name, if that is not the field's.
+    """
     extra: dict[str, Any] = {"panel": panel, "short": short, "metavar": metavar}
     return Field(default=default, description=description, json_schema_extra=extra, **limits)
 
@@ -65,7 +70,7 @@ def _options(kind: type[Frozen]) -> dict[str, Parameter]:
         several, usual = get_origin(field.annotation) is tuple, field.default
         shown = "" if several or usual in (None, False, PydanticUndefined) else f" ({usual})"
         option = typer.Option(
-            *filter(None, ("--" + name.replace("_", "-"), str(extra["short"]))),
+            *_names(name, str(extra["short"])),
             help=f"{str(field.description).removesuffix('.')}{shown}.",
             rich_help_panel=str(extra["panel"]) or None,
             metavar=str(extra["metavar"]) or None,
@@ -82,6 +87,10 @@ def _options(kind: type[Frozen]) -> dict[str, Parameter]:
     return {name: options[panel, name] for panel, name in ordered}
 
 
+def _names(field: str, short: str) -> list[str]:
+    return [short] if short.startswith("--") else [*filter(None, ("--" + field.replace("_", "-"), short))]
+
+
 def listed(value: Any) -> Any:
     """One value as a list of one; a list as `--set` takes it, ["a", "b"], is read."""
     if isinstance(value, str) and value.startswith("["):
@@ -94,6 +103,27 @@ def listed(value: Any) -> Any:
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(listed)]
 """Texts of which one may stand alone."""
+
+
+class TableFlags(Frozen):
+    """The options about the columns of a table, which commands read like records."""
+
+    map: Texts = flag(COLUMNS, "FIELD=COLUMN or FIELD=PATH.", (), metavar="FIELD=COLUMN")
+    right: Texts = flag(COLUMNS, "A label that says right (yes, pass, 1).", (), metavar="WORD")
+    cut: float | None = flag(COLUMNS, "Labels are grades, right from here on.")
+
+    @property
+    def columns(self) -> ImportSettings:
+        """What they say, for a reader of tables."""
+        return ImportSettings(columns=parse_map(self.map), right=self.right, cut=self.cut)
+
+    @property
+    def typed(self) -> str:
+        """The options for a command that is shown, beginning with a space; empty without them."""
+        flags = [*(("--map", each) for each in self.map), *(("--right", each) for each in self.right)]
+        if self.cut is not None:
+            flags.append(("--cut", f"{self.cut:g}"))
+        return "".join(f" {name} {shlex.quote(value)}" for name, value in flags)
 
 
 Settings = TypeVar("Settings", bound=Frozen)

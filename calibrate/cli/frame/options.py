@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ...data.formats.field_map import ImportSettings, parse_map
 from ...data.records import RecordFile
 from ...scoring.names import key_of
+from .app import COLUMNS as COLUMNS
 from .terminal import print_line
 
 MODEL_HELP = "transformers:PATH, openai-compatible:NAME@URL, python:MODULE:NAME, openai:gpt-4o-mini, ..."
@@ -23,7 +21,6 @@ WHAT, ASKING, SCORES = "Questions and model", "Asking", "Scores and labels"
 PROMISE, LABELS, FILES = "Promise", "Labels and test", "Files"
 ANSWERS, CALLS = "About answers (--artifact)", "About calls (--tool)"
 BY_RULE, BY_PEOPLE = "By a rule", "By people"
-COLUMNS = "Columns of a table"
 HEADINGS = ("", WHAT, ASKING, SCORES, ANSWERS, CALLS, BY_RULE, BY_PEOPLE, PROMISE, LABELS, COLUMNS)
 """Headings of options in the help of commands, in order."""
 
@@ -49,41 +46,6 @@ ItemsOption = Annotated[
     bool,
     typer.Option("--items", help="Keep or hold back each item (field of JSON)."),
 ]
-
-
-MapOption = Annotated[
-    list[str] | None,
-    typer.Option("--map", help="FIELD=COLUMN or FIELD=PATH.", metavar="FIELD=COLUMN", rich_help_panel=COLUMNS),
-]
-RightOption = Annotated[
-    list[str] | None,
-    typer.Option(help="A label that says right (yes, pass, 1).", metavar="WORD", rich_help_panel=COLUMNS),
-]
-CutOption = Annotated[
-    float | None, typer.Option(help="Labels are grades, right from here on.", rich_help_panel=COLUMNS)
-]
-
-
-@dataclass(frozen=True, slots=True)
-class TableFlags:
-    """The options about the columns of a table, as a user gave them."""
-
-    map: Sequence[str] | None = None
-    right: Sequence[str] | None = None
-    cut: float | None = None
-
-    @property
-    def settings(self) -> ImportSettings:
-        """What they say, for a reader of tables."""
-        return ImportSettings(columns=parse_map(self.map or ()), right=tuple(self.right or ()), cut=self.cut)
-
-    @property
-    def typed(self) -> str:
-        """The options for a command that is shown, beginning with a space; empty without them."""
-        flags = [*(("--map", each) for each in self.map or ()), *(("--right", each) for each in self.right or ())]
-        if self.cut is not None:
-            flags.append(("--cut", f"{self.cut:g}"))
-        return "".join(f" {name} {shlex.quote(value)}" for name, value in flags)
 
 
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]
