@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
+from pydantic_core import PydanticUndefined
 
 from guardrail.describe import scope_in_words
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS, ItemsSpec
 from guardrail.outcome import CERTIFIED
+from guardrail.types import Frozen
 
 from ..data.progress import bar
 from ..data.records import RecordFile, header_of, read_records, write_records
@@ -29,34 +30,32 @@ from ..scoring.items import ScoredItems
 from ..scoring.scores import arrays
 from .frame.app import command
 from .frame.files import keep_inputs, open_pool
+from .frame.flags import Texts, flag, load_settings, with_flags
 from .frame.items import refuse_with_items
-from .frame.options import EstimatorOption, ItemsOption, WithoutFailedOption, chosen_estimator
+from .frame.options import chosen_estimator
 from .frame.terminal import console, finish, print_line, table
 
 
+class Planned(Frozen):
+    """What is simulated. Every field is a flag of `plan`."""
+
+    alpha: float = flag("", "Share of wrong answers accepted.", PydanticUndefined, "-a")
+    accuracy: float | None = flag("", "Your guess of the share of right answers, e.g. 0.7.")
+    auroc: float | None = flag("", "Your guess of the AUROC of the score, e.g. 0.75.")
+    acceptance: float | None = flag("", "Share of questions to answer. Default: half of what is possible.")
+    rule: Texts = flag("", f"Default: {', '.join(PLANNED['answer'])}.", (), metavar="NAME")
+    n: tuple[int, ...] = flag("", "Labelled questions (100 to 3000).", (), metavar="N")
+    records: tuple[Path, ...] = flag("", "Scored records without labels: where to spend labels.", (), metavar="FILE")
+    pilot: tuple[Path, ...] = flag("", "A hundred or more labelled records, instead of guesses.", (), metavar="FILE")
+    labels: tuple[int, ...] = flag("", "With --records: labels you can afford (300).", (), metavar="N")
+    score: str | None = flag("", "Which score, if the file has several.", None, "-s", "NAME")
+    repetitions: int = flag("", "Simulated calibrations.", 300, ge=2)
+    items: bool = flag("", "Keep or hold back each item (field of JSON).", False)
+
+
 @command("plan", "calibrating.md#plan-how-many-questions-to-label")
-def plan(
-    alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers accepted.")],
-    accuracy: Annotated[float | None, typer.Option(help="Your guess of the share of right answers, e.g. 0.7.")] = None,
-    auroc: Annotated[float | None, typer.Option(help="Your guess of the AUROC of the score, e.g. 0.75.")] = None,
-    acceptance: Annotated[
-        float | None, typer.Option(help="Share of questions to answer. Default: half of what is possible.")
-    ] = None,
-    rule: Annotated[list[str] | None, typer.Option(help=f"Default: {', '.join(PLANNED['answer'])}.")] = None,
-    n: Annotated[
-        list[int] | None, typer.Option(help=f"Labelled questions. Default: {', '.join(map(str, DEFAULT_SIZES))}.")
-    ] = None,
-    records: Annotated[
-        list[Path] | None, typer.Option(help="Scored records without labels: where to spend labels.")
-    ] = None,
-    pilot: Annotated[
-        list[Path] | None, typer.Option(help="A hundred or more labelled records, instead of guesses.")
-    ] = None,
-    labels: Annotated[list[int] | None, typer.Option(help="With --records: labels you can afford (300).")] = None,
-    estimator: EstimatorOption = None,
-    repetitions: Annotated[int, typer.Option(help="Simulated calibrations.", min=2)] = 300,
-    items: ItemsOption = False,
-) -> None:
+@with_flags(Planned)
+def plan(*, given: dict[str, Any]) -> None:
     """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model is called.
 
     Example: calibrate plan -a 0.1 --accuracy 0.7 --auroc 0.8 --acceptance 0.3
@@ -65,43 +64,43 @@ def plan(
     With --pilot it simulates the pilot's real scores, ties included. With --records it uses the real scores of
     unlabelled questions, and says from which part of them to draw the questions that people label.
     """
-    if items:
-        refuse_with_items(score=estimator, accuracy=accuracy, auroc=auroc, records=records, labels=labels)
-        if not pilot:
+    asked = load_settings(Planned, None, given)
+    if asked.items:
+        others = ("score", "accuracy", "auroc", "records", "labels")
+        refuse_with_items(**{name: getattr(asked, name) for name in others})
+        if not asked.pilot:
             raise UsageError("--items plans from a pilot: a hundred or more records with labelled items, as --pilot.")
-    if records:
-        guess = None if accuracy is None or auroc is None else Population.binormal(accuracy, auroc)
-        settings = {"alpha": alpha, "repetitions": repetitions}
-        _plan_scopes(records, pilot or (), guess, estimator, rule or [CERTIFIED], labels or [300], settings)
+    if asked.records:
+        _plan_scopes(asked)
         return
-    if labels:
+    if asked.labels:
         raise UsageError(
             "--labels needs --records, the scored questions to choose from. Use --n for numbers of labels."
         )
-    if not pilot and (accuracy is None or auroc is None):
+    if not asked.pilot and None in (asked.accuracy, asked.auroc):
         raise UsageError("give --accuracy and --auroc (guesses), or labelled records as --pilot, or --records.")
     with bar(console, "simulating", "calibrations") as progress:
         result = simulate(
-            alpha,
-            accuracy=accuracy,
-            auroc=auroc,
-            pilot=_pilot(pilot, estimator, items=items) if pilot else None,
-            target_acceptance=acceptance,
-            rules=rule or None,
-            sizes=n or DEFAULT_SIZES,
-            repetitions=repetitions,
+            asked.alpha,
+            accuracy=asked.accuracy,
+            auroc=asked.auroc,
+            pilot=_pilot(asked) if asked.pilot else None,
+            target_acceptance=asked.acceptance,
+            rules=asked.rule or None,
+            sizes=asked.n or DEFAULT_SIZES,
+            repetitions=asked.repetitions,
             progress=progress,
         )
     _print_result(result)
-    following = f"calibrate fit RECORDS --items --alpha {alpha:g}"
-    finish([], following if items else "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
+    following = f"calibrate fit RECORDS --items --alpha {asked.alpha:g}"
+    finish([], following if asked.items else "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
 
 
-def _pilot(paths: Sequence[Path], estimator: str | None, *, items: bool) -> Population:
+def _pilot(asked: Planned) -> Population:
     """Labelled records as a population, of whole answers or of answers with their items."""
-    if not items:
-        return Population.of_pilot(*_labelled(paths, estimator))
-    file = open_pool(paths)
+    if not asked.items:
+        return Population.of_pilot(*_labelled(asked.pilot, asked.score))
+    file = open_pool(asked.pilot)
     spec = described(file, ITEMS)
     return Population.of_items(ScoredItems.of(one_per_question(file.records), ItemsSpec.of(spec)).items)
 
@@ -113,35 +112,31 @@ def _labelled(pilot: Sequence[Path], estimator: str | None) -> tuple[NDArray[np.
     return scored.uncertainty, scored.error.astype(np.int64)
 
 
-def _plan_scopes(
-    records: Sequence[Path],
-    pilot: Sequence[Path],
-    guess: Population | None,
-    estimator: str | None,
-    rules: Sequence[str],
-    labels: Sequence[int],
-    settings: Mapping[str, Any],
-) -> None:
+def _plan_scopes(asked: Planned) -> None:
     """Print the acceptance where labels are drawn from all questions, or from those of the lowest scores only."""
-    if len(rules) > 1:
-        raise UsageError(f"--records compares scopes for one rule, got {len(rules)}. Name one --rule.")
-    file = open_pool(records)
-    key = chosen_estimator(file, estimator)
+    rule, *others = asked.rule or (CERTIFIED,)
+    if others:
+        raise UsageError(f"--records compares scopes for one rule, got {1 + len(others)}. Name one --rule.")
+    file = open_pool(asked.records)
+    key = chosen_estimator(file, asked.score)
     scores = file.records.scores(key)
     scores = scores[~np.isnan(scores)]
     if not scores.size:
         raise UsageError(f"{file.path} has no {key!r} scores. Run: calibrate score {file.typed}")
-    if pilot:
-        population, errors = Population.of_pilot(*_labelled(pilot, key), at=scores), "as in the pilot"
-    elif guess is not None:
-        population, errors = guess.with_ranks_of(scores), "by the guessed accuracy and AUROC"
+    if asked.pilot:
+        population, errors = Population.of_pilot(*_labelled(asked.pilot, key), at=scores), "as in the pilot"
+    elif asked.accuracy is not None and asked.auroc is not None:
+        population = Population.binormal(asked.accuracy, asked.auroc).with_ranks_of(scores)
+        errors = "by the guessed accuracy and AUROC"
     else:
         raise UsageError(
             "--records needs to know how often answers are wrong: give --pilot, or guesses as --accuracy and --auroc."
         )
-    budgets = sorted(set(labels))
+    budgets, repetitions = sorted(set(asked.labels or (300,))), asked.repetitions
     with bar(console, "simulating", "scopes") as progress:
-        found = plan_scope(population, labels=budgets, rule=rules[0], progress=progress, **settings)
+        found = plan_scope(
+            population, alpha=asked.alpha, labels=budgets, rule=rule, repetitions=repetitions, progress=progress
+        )
     if not found:
         raise UsageError(f"{scores.size} scored questions are too few to draw {budgets[0]} from. Score more.")
     cells = {each: f"{100 * accepted:.1f} ({100 * none:.0f})" for each, (accepted, none) in found.items()}
@@ -150,13 +145,12 @@ def _plan_scopes(
         for share in sorted({share for share, _ in found}, reverse=True)
     ]
     print_line(
-        f"Answered of all questions, % (in brackets: calibrations that answer nothing, %), by rule {rules[0]}, where "
+        f"Answered of all questions, % (in brackets: calibrations that answer nothing, %), by rule {rule}, where "
         "labels are drawn from all questions or from the lowest scores only:"
     )
     console.print(table("", ["labels from", *map(str, budgets)], shown))
-    repetitions = settings["repetitions"]
     print_line(f"Simulated: {repetitions} calibrations on {scores.size} real scores, errors {errors}.", "dim")
-    flags = " ".join(f"--records {shlex.quote(str(path))}" for path in records)
+    flags = " ".join(f"--records {shlex.quote(str(path))}" for path in asked.records)
     share, n = max(found, key=lambda each: (each[1], found[each][0]))
     finish([], f"calibrate sample {flags} --scope {share:g} --n {n}")
 
@@ -187,24 +181,26 @@ def _labelled_draws(folders: Iterable[Path]) -> list[RecordFile]:
     return drawn
 
 
+class Draw(Frozen):
+    """What is drawn. Every field is a flag of `sample`."""
+
+    records: tuple[Path, ...] = flag("", "Scored records without labels.", PydanticUndefined, metavar="FILE")
+    n: int = flag("", "Questions to label.", PydanticUndefined)
+    scope: float = flag(
+        "",
+        "Share of the lowest scores to draw from; 1 for all questions. Below 1, 300 labels at a scope of 0.5 need "
+        "3 x 300 / 0.5 = 1800 scored questions",
+        1.0,
+    )
+    out: Path = flag("", "Record file to write.", Path("to-label.jsonl"), "-o")
+    score: str | None = flag("", "Which score, if the file has several.", None, "-s", "NAME")
+    fixed_beforehand: bool = flag("", "The scope was fixed before you saw these scores.", False)
+    without_failed: bool = flag("", "Draw although more than 1 % of the questions failed.", False)
+
+
 @command("sample", "label-where-it-matters.md")
-def sample(
-    records: Annotated[list[Path], typer.Option("--records", help="Scored records without labels.")],
-    n: Annotated[int, typer.Option("--n", help="Questions to label.")],
-    scope: Annotated[
-        float,
-        typer.Option(
-            help="Share of the lowest scores to draw from; 1 for all questions. Below 1, 300 labels at a scope of 0.5 "
-            "need 3 x 300 / 0.5 = 1800 scored questions."
-        ),
-    ] = 1.0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Record file to write.")] = Path("to-label.jsonl"),
-    estimator: EstimatorOption = None,
-    fixed_beforehand: Annotated[
-        bool, typer.Option("--fixed-beforehand", help="The scope was fixed before you saw these scores.")
-    ] = False,
-    without_failed: WithoutFailedOption = False,
-) -> None:
+@with_flags(Draw)
+def sample(*, given: dict[str, Any]) -> None:
     """Draw what to label, where labels matter: at random from the share of the lowest scores.
 
     Example: calibrate sample --records scored.jsonl --scope 0.5 --n 300
@@ -213,18 +209,20 @@ def sample(
     it was drawn; `label` and `fit` take it, and acceptance is counted over all questions. `plan --records` compares
     scopes. A scope that differs from that of a labelled draw of the same questions, in the same folder, is refused.
     """
+    asked = load_settings(Draw, None, given)
+    records, out = asked.records, asked.out
     keep_inputs(records, [out])
     file = open_pool(records)
-    key = chosen_estimator(file, estimator)
-    if not fixed_beforehand:
-        refuse_scope_after_labels(file, scope, _labelled_draws({path.parent for path in (*records, out)}))
+    key = chosen_estimator(file, asked.score)
+    if not asked.fixed_beforehand:
+        refuse_scope_after_labels(file, asked.scope, _labelled_draws({path.parent for path in (*records, out)}))
     drawn = draw_to_label(
         file,
         key,
-        share=scope,
-        n=n,
-        fixed_beforehand=fixed_beforehand,
-        without_failed=without_failed,
+        share=asked.scope,
+        n=asked.n,
+        fixed_beforehand=asked.fixed_beforehand,
+        without_failed=asked.without_failed,
     )
     write_records(out, drawn.header, drawn.records)
     print_line(f"{scope_in_words(drawn.header.scope, file.header.estimators[key])}.")

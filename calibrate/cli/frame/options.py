@@ -34,14 +34,6 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="A rare setting: seed=1, stop=END, ...", rich_help_panel=ASKING, metavar="NAME=VALUE"),
 ]
-WithoutFailedOption = Annotated[
-    bool,
-    typer.Option(
-        "--without-failed", help="Fit although more than 1 % of the questions failed.", rich_help_panel=LABELS
-    ),
-]
-
-
 ItemsOption = Annotated[
     bool,
     typer.Option("--items", help="Keep or hold back each item (field of JSON)."),
@@ -51,11 +43,6 @@ ItemsOption = Annotated[
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]
 RewriteOption = Annotated[
     Path | None, typer.Option("--out", "-o", help="Default: the record file itself.", show_default=False)
-]
-
-EstimatorOption = Annotated[
-    str | None,
-    typer.Option("--score", "-s", help="Which score, if the file has several.", rich_help_panel=SCORES, metavar="NAME"),
 ]
 
 
