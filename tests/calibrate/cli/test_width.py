@@ -102,7 +102,7 @@ NAMES = {"trees": "t" * 60, "shrubs": "a group of all shrubs " * 3, "herbs": f"h
 """Names of groups with 60 characters: in one word, in several, and behind a slash."""
 LONG_NAMES = {
     "score": "score R -s degree",
-    "all scores": "score R -s all -s semantic_entropy:text(threshold=0.7):greedy",
+    "all scores": "score R -s all -s semantic_entropy:text(threshold=0.7)",
     "choice": "fit R -a 0.15 --rule acrc --score auto --test-fraction 0.3 -o OUT",
     "fit": "fit R -a 0.3 -s degree --by group --test-fraction 0.3 -o OUT",
     "promise": "report A",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from calibrate.evaluation.audit import prepared
 from calibrate.evaluation.choice import choose_score, rank_estimators
 from calibrate.judging import held_out, without_choice
 from calibrate.pipeline import fit_artifact
-from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.types import Uncertainty, Unmeasured
 
@@ -96,12 +94,3 @@ def test_it_says_why_it_cannot_choose(labelled: RecordFile) -> None:
     right = [record.model_copy(update={"correct": True}) for record in labelled.records]
     with pytest.raises(UsageError, match=r"have a label \(0 of them wrong\)"):
         choose_score(with_records(labelled, {}, right))
-
-
-def test_what_was_chosen_survives_the_file(labelled: RecordFile, tmp_path: Path) -> None:
-    chosen = choose_score(labelled)
-    fitted = fit_artifact(labelled, score=chosen.estimator, alpha=0.15, rule="acrc", part=chosen.rest)
-    data = fitted.data.model_copy(update={"choice": chosen.choice})
-    saved = fitted.model_copy(update={"data": data}).save(tmp_path / "a.json")
-    loaded = CalibrationArtifact.load(saved)
-    assert loaded.data.choice == chosen.choice

@@ -59,15 +59,6 @@ def test_infeasible_says_why_and_what_next(labelled: RecordFile) -> None:
     assert "Guardrail(" not in " ".join(next_steps(artifact))
 
 
-def test_a_score_without_signal_is_called_out(labelled: RecordFile) -> None:
-    artifact = fit_artifact(
-        labelled, score="perplexity", alpha=0.15, rule="acrc"
-    )  # the fakes give every word probability .5
-    text = ranking(artifact) or ""
-    assert text.startswith("Nothing shows that perplexity tells right from wrong on these questions: AUROC 0.50")
-    assert "Calibrate on fresh labels (these are spent) with --score auto" in text
-
-
 def test_left_out_questions_are_told(labelled: RecordFile) -> None:
     cut = [record.model_copy(update={"correct": None}) for record in labelled.records[:30]]
     file = RecordFile(labelled.path, labelled.header, (*cut, *labelled.records[30:]))
