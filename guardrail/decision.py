@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -91,10 +91,13 @@ def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate) -> Verdic
     )
 
 
-def in_two_stages(plan: SamplingPlan, estimator: Estimator) -> bool:
-    """Whether the first stage may decide, so that the plan's other samples need not be drawn."""
-    whole = plan.options is None and not plan.follow_ups and plan.primary != "majority"
-    return estimator.stages is not None and whole and plan.n > 0
+def first_samples(plan: SamplingPlan, estimators: Iterable[Estimator]) -> int | None:
+    """Samples of the first of two stages, which may decide, so that the plan's others need not be drawn.
+
+    The most that a score reads there; None if no score has stages, or the plan draws more than samples.
+    """
+    staged = plan.n > 0 and plan.options is None and not plan.follow_ups and plan.primary != "majority"
+    return max((each.stages.first for each in estimators if staged and each.stages is not None), default=None)
 
 
 def by_first_call(

@@ -126,7 +126,7 @@ class Assessor:
         every_gate: What may judge some candidate, each as text; () for the artifacts that judge a missing one. A
             remembered verdict is given again where these are the same.
         observers: See every verdict, and may hold an acceptance back.
-        staged: Whether the first of two stages may decide, and save the samples.
+        first: Samples of the first of two stages, which may decide, and save the others; None if no gate has stages.
         accept_only: Whether it may only accept, because a person sees the samples of what is held back.
         primary_first: Whether the primary answer is drawn alone at first in any case, as no gate may judge it.
         usable: Takes out of a set what the caller could not give out.
@@ -141,7 +141,7 @@ class Assessor:
     gates: Callable[[Sample | None], Mapping[str, Gate]]
     observers: Observers
     every_gate: tuple[str, ...] = ()
-    staged: bool = False
+    first: int | None = None
     accept_only: bool = False
     primary_first: bool = False
     usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
@@ -233,13 +233,11 @@ class Assessor:
 
         The samples that were not drawn count in ``cost.saved``.
         """
-        plan = sampler.plan
-        alone = (self.staged or self.primary_first) and plan.n > 0 and plan.primary != "majority"
-        if not alone:
+        plan, n = sampler.plan, self.first or 0
+        alone = self.first is not None or self.primary_first
+        if not alone or plan.n == 0 or plan.primary == "majority":
             (drawn,) = yield from sampler.draw_steps([messages])
             return (with_majority(drawn) if plan.primary == "majority" else drawn), {}
-        stages = [gate.estimator.stages for gate in self.gates(None).values()] if self.staged else []
-        n = max((each.first for each in stages if each is not None), default=0)
         if n and sampler.memory.draws.seconds <= 0:  # the second stage continues the first
             sampler = replace(sampler, memory=Draw(Draws(), "stages"))
         (drawn,) = yield from replace(sampler, plan=plan.model_copy(update={"n": n})).draw_steps([messages])
@@ -250,7 +248,7 @@ class Assessor:
         # A primary draw that failed needs no samples: no gate could accept its answer.
         if not gates or (drawn.problem is not None and not lost):
             return drawn, {}
-        if self.staged and not lost:
+        if self.first is not None and not lost:
             look = partial(by_first_call, drawn, gates, accept_only=self.accept_only)
             slow = any(gate.estimator.takes_time(drawn) for gate in gates)
             settled: Mapping[str, Uncertainty] | None = yield computation(look, slow=slow)

@@ -17,7 +17,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
-from ..decision import Gate, in_two_stages
+from ..decision import Gate, first_samples
 from ..errors import ArtifactMismatchError, UsageError
 from ..items.gate import gate_of, released_call
 from ..items.partial import partial_or
@@ -131,7 +131,7 @@ class Guardrail(GuardedChatModel):
             observers=observers,
             probe=self.probe == "auto",
             fingerprint=artifact.fingerprint,
-            staged=in_two_stages(plan, gate.estimator),
+            first=first_samples(plan, [gate.estimator]),
             # The promise of a list of candidates is about all questions that are held back.
             accept_only=getattr(self.on_abstain, "candidates", None) is not None,
             draws=self.remember if isinstance(self.remember, Draws) else Draws(self.remember),

@@ -19,7 +19,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 
 from guardrail.artifact import CalibrationArtifact, RouterArtifact
-from guardrail.decision import Gate, in_two_stages
+from guardrail.decision import Gate, first_samples
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import Abstention, Form, take_path
 from guardrail.guard.assess import Assessment, Assessor
@@ -339,7 +339,7 @@ class ModelGate:
             probe=agent.options["probe"] == "auto",
             observers=agent.observers,
             every_gate=tuple(f"{name}={each.digest}" for name, each in artifacts.by_name.items()),
-            staged=any(in_two_stages(plan, gate.estimator) for gate in self.gates.values()),
+            first=first_samples(plan, (gate.estimator for gate in self.gates.values())),
             accept_only=agent.reviewed,
             primary_first=passes and not is_native(step.model),
             usable=only_storable if storable else lambda drawn: drawn,

@@ -18,8 +18,8 @@ from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._agents.framework_guard import FrameworkGuard
 from integrations.langchain_agents import GuardrailMiddleware
-from tests.guardrail.guard.test_two_stages import two_stage_artifact
-from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, balance, sending
+from tests.guardrail.guard.test_two_stages import counted_stages, two_stage_artifact
+from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, balance, sending
 
 asked: list[tuple[str, str]] = []
 
@@ -108,6 +108,23 @@ def test_an_agents_gate_with_two_stages_draws_samples_only_where_the_first_call_
     verdict = reply.response_metadata["guardrail"]
     assert (verdict["accepted"], verdict["cost"]["calls"]) == (accepted, calls)
     assert (reply.text == "a") is accepted
+
+
+def test_calls_are_judged_in_two_stages_beside_answers_whose_score_has_none() -> None:
+    """All calls were held back: the answers' score decided how many samples the first stage of the calls has."""
+    model = model_sending(5)
+    answers = artifact_of(model)
+    staged = counted_stages(model, 0.5).estimator
+    calls = make_artifact(model, threshold=0.5).outcome
+    transfers = answers.model_copy(update={"estimator": staged, "outcome": calls})
+    guard = GuardrailMiddleware(
+        answers, tools={"transfer": transfers}, exempt=["balance", "close"], on_abstain="message"
+    )
+    agent = create_agent(model, TOOLS, system_prompt=SYSTEM, middleware=[guard])
+    messages = agent.invoke({"messages": [HumanMessage("pay")]})["messages"]
+    assert messages[-1].text == "done"
+    cost = messages[1].response_metadata["guardrail"]["cost"]
+    assert (cost["calls"], cost["saved"]) == (3, 2)
 
 
 @pytest.mark.parametrize(("threshold", "calls"), [(0.49, 3), (0.7, 1)])
