@@ -370,7 +370,7 @@ def field_judges(spec: ItemsSpec, own: Mapping[str, Judge] | None = None) -> dic
 # -- What is left --------------------------------------------------------------------------------------------------
 
 
-def kept_value(document: Document, kept: Mapping[str, bool]) -> Document:
+def kept_value(document: Document, kept: Mapping[str, bool], path: str = "") -> Document:
     """The document without the items that are held back; `ABSENT` if nothing is left.
 
     Nothing stands in place of an item that is held back, and a container of which nothing is left is left out as well:
@@ -379,18 +379,15 @@ def kept_value(document: Document, kept: Mapping[str, bool]) -> Document:
     Args:
         document: The document.
         kept: For the path of each item whether it is kept.
+        path: JSON pointer of the document within the whole one.
     """
-    return _kept(document, "", kept)
-
-
-def _kept(value: Document, path: str, kept: Mapping[str, bool]) -> Document:
     if path in kept:
-        return value if kept[path] else ABSENT
-    if isinstance(value, dict):
-        inner = {name: _kept(item, f"{path}/{escaped(name)}", kept) for name, item in value.items()}
+        return document if kept[path] else ABSENT
+    if isinstance(document, dict):
+        inner = {name: kept_value(item, kept, f"{path}/{escaped(name)}") for name, item in document.items()}
         return {name: item for name, item in inner.items() if item is not ABSENT} or ABSENT
-    if isinstance(value, list):
-        items = (_kept(item, f"{path}/{i}", kept) for i, item in enumerate(value))
+    if isinstance(document, list):
+        items = (kept_value(item, kept, f"{path}/{i}") for i, item in enumerate(document))
         return [item for item in items if item is not ABSENT] or ABSENT
     return ABSENT  # a value that is not an item was never measured
 
