@@ -206,7 +206,11 @@ def test_two_stages_without_a_score_of_the_first_call_draw_nothing_more() -> Non
 
 
 class Native(ScriptedChat):
-    """Draws natively: its samples are its seeds, so that two draws with one seed would show."""
+    """Draws natively: the next texts of a list, or else its seeds, so that two draws with one seed would show."""
+
+    texts: list[str] = Field(default_factory=list)
+    unreadable: bool = False
+    """Whether the first sample beside an answer is."""
 
     def draw_samples(
         self,
@@ -216,39 +220,21 @@ class Native(ScriptedChat):
         seeds: Sequence[int | None],
         primary: bool = True,
     ) -> list[SampleSet]:
-        answer = (
-            Sample(text=f"{seeds[0]}", tokens=("x",), logprobs=(-1.495,), finish_reason="stop") if primary else None
-        )
-        samples = tuple(Sample(text=f"{seeds[0]}", finish_reason="stop") for _ in range(plan.n))
+        def drawn(broken: bool = False, **fields: Any) -> Sample:
+            text = "\ud83d" if broken else self.texts.pop(0) if self.texts else f"{seeds[0]}"
+            return Sample(text=text, finish_reason="stop", **fields)
+
+        answer = drawn(tokens=("x",), logprobs=(-1.495,)) if primary else None
+        samples = tuple(drawn(broken=self.unreadable and primary and not place) for place in range(plan.n))
         return [SampleSet(question="q", primary=answer, samples=samples, cost=Cost(calls=1))]
 
-    async def adraw_samples(
-        self,
-        prompts: Sequence[Sequence[BaseMessage]],
-        plan: SamplingPlan,
-        *,
-        seeds: Sequence[int | None],
-        primary: bool = True,
-    ) -> list[SampleSet]:
-        return self.draw_samples(prompts, plan, seeds=seeds, primary=primary)
+    async def adraw_samples(self, *args: Any, **settings: Any) -> list[SampleSet]:
+        return self.draw_samples(*args, **settings)
 
 
-class Faulty(Native):
-    """Gives the next texts of a list as samples, the first of which cannot be read."""
-
-    texts: list[str] = Field(default_factory=lambda: ["\ud83d", "a", "a", "b"])
-
-    def draw_samples(
-        self,
-        prompts: Sequence[Sequence[BaseMessage]],
-        plan: SamplingPlan,
-        *,
-        seeds: Sequence[int | None],
-        primary: bool = True,
-    ) -> list[SampleSet]:
-        answer = Sample(text="a", finish_reason="stop") if primary else None
-        samples = tuple(Sample(text=self.texts.pop(0), finish_reason="stop") for _ in range(plan.n))
-        return [SampleSet(question="q", primary=answer, samples=samples, cost=Cost(calls=1))]
+def faulty() -> Native:
+    """A sampler of which the first sample cannot be read."""
+    return Native(texts=["a", "\ud83d", "a", "a", "b"])
 
 
 @pytest.mark.parametrize("remember", [0, 300])
@@ -257,32 +243,23 @@ def test_an_unreadable_sample_of_a_native_sampler_counts_as_in_a_set_drawn_at_on
     threshold: float, remember: float
 ) -> None:
     """As above: the guard drew as many samples in two calls as calibration in one."""
-    artifact = counted_stages(Faulty(), threshold)
-    (drawn,) = Sampler(Faulty(), artifact.plan).draw([[HumanMessage("q")]])
+    artifact = counted_stages(faulty(), threshold)
+    (drawn,) = Sampler(faulty(), artifact.plan).draw([[HumanMessage("q")]])
     offline = measure(drawn, from_spec(artifact.estimator), artifact.plan)
-    verdict = Guardrail(model=Faulty(), artifact=artifact, remember=remember).assess("q")
+    verdict = Guardrail(model=faulty(), artifact=artifact, remember=remember).assess("q")
     assert offline.value == verdict.uncertainty.value == pytest.approx(0.45)
     assert (verdict.accepted, verdict.cost.calls) == (threshold == 0.46, 2)
-
-
-class Seeded(Native):
-    """Draws an unreadable sample first."""
-
-    def draw_samples(self, *args: Any, **settings: Any) -> list[SampleSet]:
-        (drawn,) = super().draw_samples(*args, **settings)
-        texts = (Sample(text="\ud83d"), *drawn.samples[1:]) if drawn.primary else drawn.samples
-        return [drawn.model_copy(update={"samples": texts})]
 
 
 @pytest.mark.parametrize("remember", [0, 300])
 def test_the_rest_of_such_a_set_has_another_seed(remember: float) -> None:
     """With the same seed the samples would be drawn twice, and agree."""
-    model = Seeded()
+    model = Native(unreadable=True)
     artifact = counted_stages(model, 0.46)
     seeded = artifact.model_copy(update={"plan": artifact.plan.model_copy(update={"seed": 7})})
     verdict = Guardrail(model=model, artifact=seeded, remember=remember).assess("q")
     assert verdict.candidate is not None
-    assert [text == verdict.candidate.text for text in verdict.samples] == [True, False]  # the first two that are left
+    assert [text == verdict.candidate.text for text in verdict.samples] == [True, False, False]
 
 
 @pytest.mark.parametrize("remember", [0, 300])
