@@ -23,7 +23,6 @@ class ScoredItems:
         records: The labelled and measured answers, in order.
         columns: Their stored items, with paths and references.
         items: Their items as the gate compares them.
-        n_records: Records looked at.
         n_unmeasured: Answers that could not be measured. They abstain, and are not among ``records``.
         n_unlabelled: Measured answers without labels.
         n_undecided: Items that nobody decided; they count as wrong.
@@ -32,7 +31,6 @@ class ScoredItems:
     records: RecordTable
     columns: ItemColumns
     items: AnswerItems
-    n_records: int
     n_unmeasured: int
     n_unlabelled: int
     n_undecided: int
@@ -55,7 +53,6 @@ class ScoredItems:
             records=own,
             columns=columns,
             items=AnswerItems.of(lists_of(columns.size, columns.uncertainty), wrong, cap=spec.cap, ids=own.ids),
-            n_records=len(used),
             n_unmeasured=int((~everything.measured).sum()),
             n_unlabelled=int((everything.measured & ~labelled).sum()),
             n_undecided=int((columns.right < 0).sum()),

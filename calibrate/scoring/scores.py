@@ -41,7 +41,6 @@ class Scored:
         uncertainty: Scores, shape (n,); higher is less certain.
         error: 1 where the answer is wrong or undecided, shape (n,).
         group: The question file's group of each item, or None when any item has none.
-        n_records: Records looked at.
         n_unmeasured: Records without a score. They always abstain.
         n_unlabelled: Records with a score but without a label.
         n_undecided: Items that are undecided (`Record.is_undecided`).
@@ -52,7 +51,6 @@ class Scored:
     uncertainty: NDArray[np.float64]
     error: NDArray[np.int8]
     group: Sequence[str] | None
-    n_records: int
     n_unmeasured: int
     n_unlabelled: int
     n_undecided: int
@@ -130,7 +128,6 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
         # Labels are 1 for right; unlabelled records (-1) are masked out, so this is 0 or 1.
         error=1 - label[usable],
         group=None if None in selected.coded("group")[1] else cast(Sequence[str], selected.groups),
-        n_records=n,
         n_unmeasured=n - int(np.count_nonzero(measured)),
         n_unlabelled=n_unlabelled,
         n_undecided=int(np.count_nonzero(selected.undecided())),

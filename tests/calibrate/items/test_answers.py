@@ -93,7 +93,7 @@ def test_packing_counts_what_is_left_out(measured: RecordFile) -> None:
     labelled = label_items(measured)
     records = [r.model_copy(update={"item_labels": None}) if i < 10 else r for i, r in enumerate(labelled.records)]
     data = ScoredItems.of(table_of(records), json_spec(labelled.header.plan.bindings, cap=2))
-    assert (data.n_records, data.n_unmeasured, data.n_unlabelled) == (80, 2, 10)
+    assert (data.n_unmeasured, data.n_unlabelled) == (2, 10)
     assert data.items.n == 68
     assert data.items.cap == 2
     assert (data.items.uncertainty.reshape(-1, 4) < 2).sum(axis=1).tolist() == [2] * 68

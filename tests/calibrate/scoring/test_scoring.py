@@ -96,7 +96,7 @@ def test_arrays_leave_out_what_has_no_score_or_label() -> None:
     assert list(usable.ids) == ["0", "3"]
     np.testing.assert_array_equal(usable.uncertainty, [0.5, 0.7])
     np.testing.assert_array_equal(usable.error, [0, 1])
-    assert (usable.n_records, usable.n_unmeasured, usable.n_unlabelled) == (5, 2, 1)
+    assert (usable.n_unmeasured, usable.n_unlabelled) == (2, 1)
     assert list(usable.group or ()) == ["g", "g"]
     assert arrays([*records, scored_record(5, 1.0, True, group=None)], "e").group is None
 
