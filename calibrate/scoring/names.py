@@ -6,12 +6,13 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
 from guardrail.judges.base import Role
-from guardrail.judges.registry import JUDGES, SIMILARITIES, make_judge, make_named
+from guardrail.judges.registry import JUDGES, make_judge, make_named
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.specs import EstimatorSpec, JudgeSpec
 from guardrail.types import Bindings, SamplingPlan
@@ -100,8 +101,7 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
     """The key of the scores that a user means, among those of a record file.
 
     A key itself, or what was written to make the scores: what the text leaves open matches anything. If several fit,
-    the one with the defaults is meant, otherwise the one with the shortest key, which names fewest things beside them.
-    No model is loaded.
+    the one with the most defaults there is meant. No model is loaded.
 
     Args:
         known: Specs of the file's header by key.
@@ -118,17 +118,14 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
         if key in known:
             return key
     try:
-        fits = [key for key, spec in known.items() if _describes(text, spec)]
-        if len(fits) > 1 and _is_light(text):
-            usual = estimator_key(parse_estimator(text, bindings=bindings))
-            fits = [usual] if usual in fits else fits
+        matches = {key: _distance(text, spec, bindings) for key, spec in known.items()}
     except UsageError:  # another command knows the text, or it is a mistake
         return text
-    fewest = min((len(cut(key, ":")) for key in fits), default=0)
-    shortest = [key for key in fits if len(cut(key, ":")) == fewest]
-    if len(shortest) > 1:
+    fits = {key: distance for key, distance in matches.items() if distance is not None}
+    nearest = [key for key, distance in fits.items() if distance == min(fits.values())]
+    if len(nearest) > 1:
         raise UsageError(f"{text!r} may be any of: {'; '.join(sorted(fits))}. Write one of them in quotes.")
-    return shortest[0] if shortest else text
+    return nearest[0] if nearest else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +187,29 @@ def _read_combination(text: str, name: str, inner: str) -> _Spelling:
     return _Spelling(name, parts=tuple(parts), settings=settings)
 
 
-def _describes(text: str, spec: EstimatorSpec) -> bool:
-    """Return whether everything that a text says is true of a stored score."""
+def _distance(text: str, spec: EstimatorSpec, bindings: Bindings | None) -> int | None:
+    """The number of things that a text leaves open and that are not the default in a stored score.
+
+    None if something that the text says is not true of the score.
+    """
     if text.strip().startswith(SCORE) or spec.name.startswith((SCORE, IMPORTED)) or spec.name == ITEMS:
-        return text.strip() == spec.name
+        return 0 if text.strip() == spec.name else None
     spelled = _read(text)
     if spelled.name != spec.name:
-        return False
+        return None
     if spelled.parts:
         stored = Parts.from_stored(spec.params)
-        alike = spelled.settings.items() <= stored.settings.items() and len(spelled.parts) == len(stored.parts)
-        return alike and all(map(_describes, spelled.parts, stored.parts))
-    return all(_is_named(*parse_name(own), getattr(spec, role)) for role, own in spelled.roles.items() if own)
+        if not spelled.settings.items() <= stored.settings.items() or len(spelled.parts) != len(stored.parts):
+            return None
+        parts = [_distance(part, own, bindings) for part, own in zip(spelled.parts, stored.parts, strict=True)]
+        usual = {name: each.default for name, each in signature(COMBINATIONS[spec.name]).parameters.items()}
+        other = [name for name in stored.settings.keys() - spelled.settings if stored.settings[name] != usual[name]]
+        return None if None in parts else sum(filter(None, parts)) + len(other)
+    given = {role: own for role, own in spelled.roles.items() if own}
+    if not all(_is_named(*parse_name(own), getattr(spec, role)) for role, own in given.items()):
+        return None
+    default = make_estimator(spec.name, bindings=bindings).spec
+    return len([role for role in spelled.roles.keys() - given if getattr(spec, role) != getattr(default, role)])
 
 
 def _is_named(name: str, params: Mapping[str, Any], stored: JudgeSpec) -> bool:
@@ -209,23 +217,11 @@ def _is_named(name: str, params: Mapping[str, Any], stored: JudgeSpec) -> bool:
     if name != stored.name:
         return False
     if name == "from_judge":
-        return _is_named(*_asked(name, params), JudgeSpec.model_validate(stored.params["judge"]))
+        inner, known = params.get("judge"), JudgeSpec.model_validate(stored.params["judge"])
+        return isinstance(inner, dict) and _is_named(inner.get("name", ""), inner.get("params", {}), known)
     if name in JUDGES:
         return make_judge(name, **params).spec.params == stored.params
     return all(_is_value(key, value, stored.params[key]) for key, value in params.items() if key in stored.params)
-
-
-def _asked(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The judge behind "from_judge"; any other as it is."""
-    judge = params.get("judge") if name == "from_judge" else None
-    return (judge["name"], judge.get("params", {})) if isinstance(judge, dict) and "name" in judge else (name, params)
-
-
-def _is_light(text: str) -> bool:
-    """Return whether all that a text names can be made without loading a model, or asking one."""
-    spelled = _read(text)
-    named = [_asked(*parse_name(own))[0] for own in spelled.roles.values() if own]
-    return {*named} <= {*JUDGES, *SIMILARITIES} and all(map(_is_light, spelled.parts))
 
 
 def _is_value(name: str, value: Any, stored: Any) -> bool:
