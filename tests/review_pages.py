@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,14 +12,25 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from guardrail.plain_json import sha256_hex
-from guardrail.review import Candidate, CandidateSet, Content, Decision, Lease, ReviewStore
+from guardrail.review import Candidate, CandidateSet, Content, Decision, Item, Lease, ReviewStore
 from guardrail.review.web.accounts import Account, Accounts, Role
 from guardrail.review.web.app import server_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Basis, Reason, Uncertainty
 from guardrail.verdict import Verdict
 
-__all__ = ["HOSTILE", "OURS", "accounts", "claim", "decision_of", "held_back", "in_process", "served", "verdict"]
+__all__ = [
+    "HOSTILE",
+    "OURS",
+    "accounts",
+    "claim",
+    "decision_of",
+    "held_back",
+    "in_process",
+    "reviewer",
+    "served",
+    "verdict",
+]
 
 ROLES: dict[str, Role] = {"ann": "reviewer", "bob": "reviewer", "eve": "admin", "zendesk": "system", "jira": "system"}
 """The accounts of tests; the token of ann is ``ann-token-0123456789ab``."""
@@ -97,6 +108,28 @@ def decision_of(store: ReviewStore, item: str) -> Decision:
     decision = store.item(item).decision
     assert decision is not None
     return decision
+
+
+@contextmanager
+def reviewer(store: ReviewStore, decide: Callable[[Item], Decision]) -> Iterator[list[Item]]:
+    """Somebody who decides the first item that comes."""
+    reviewed: list[Item] = []
+    stopped = threading.Event()
+
+    def work() -> None:
+        while not stopped.wait(0.01):
+            lease = store.claim("ann")
+            if lease is not None:
+                reviewed.append(store.decide(lease, decide(lease.item)))
+                return
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield reviewed
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def in_process(app: Starlette) -> TestClient:

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,11 +29,6 @@ from tests.guardrail.items.test_guard import CALL, SURE, Invoice, Q, answers, as
 from tests.review_pages import OURS, accounts, claim
 
 DOUBTFUL = answers({"total": 13}, {"total": 14, "tags": ["y"]}, {"tags": []}, {})
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ReviewStore:
-    return ReviewStore(tmp_path / "reviews.db")
 
 
 def content(**changes: Any) -> Content:

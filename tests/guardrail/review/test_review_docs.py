@@ -19,6 +19,7 @@ from calibrate.data.formats.questions import read_questions
 from guardrail.review import CandidateRule, Decision, Deliverer, ReviewStore
 from guardrail.testing import ScriptedChat, make_artifact
 from tests.calibrate import fakes
+from tests.review_pages import reviewer
 
 PAGE = (Path(__file__).parents[3] / "docs" / "review.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
@@ -46,28 +47,6 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
 
 def run(block: str, names: dict[str, Any]) -> None:
     exec(compile(block, "docs/review.md", "exec"), names)
-
-
-@contextmanager
-def reviewer(decision: Decision) -> Iterator[None]:
-    """Somebody who decides the first item that comes."""
-    stopped = threading.Event()
-
-    def work() -> None:
-        with ReviewStore("reviews.db") as store:
-            while not stopped.wait(0.01):
-                lease = store.claim("ann")
-                if lease is not None:
-                    store.decide(lease, decision)
-                    return
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
 
 
 @contextmanager
@@ -114,7 +93,7 @@ def deliver(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_block_of_the_page_runs(names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     wait, ticket, delivering, receiving, store_block, shown = BLOCKS
-    with reviewer(Decision(action="respond", text="Virginia Woolf")):
+    with ReviewStore("reviews.db") as other, reviewer(other, lambda _: Decision(action="respond", text="V. Woolf")):
         run(wait, names)
     store: ReviewStore = names["store"]
     assert [(item.state, item.content.question) for item in store.items()] == [("decided", QUESTION)]
@@ -141,7 +120,7 @@ def test_every_block_of_the_page_runs(names: dict[str, Any], monkeypatch: pytest
     assert names["receive"](headers, body) == 204
 
     run(shown, names)
-    with reviewer(Decision(action="approve")):
+    with reviewer(store, lambda _: Decision(action="approve")):
         assert names["guard"].invoke(QUESTION).content == "Woolf"
     chosen = store.items()[-1].content.candidate_set
     assert chosen is not None

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,19 +12,14 @@ from langchain_core.runnables import RunnableLambda
 
 from guardrail import AbstainedError, Guardrail, PromptWrapping, UnmeasuredError, UsageError, Verdict
 from guardrail.guard.abstention import ABSTENTION, Abstention, take_path
-from guardrail.review import Candidate, CandidateRule, Decision, Item, ReviewStore, ask_reviewer, content_of, ticket
+from guardrail.review import Candidate, CandidateRule, Decision, ReviewStore, ask_reviewer, content_of, ticket
 from guardrail.sampling.effects import run
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample
+from tests.review_pages import reviewer
 
 QUESTION = "Who wrote The Waves?"
 ANSWERS = ["Woolf", "Woolf", "Forster", "James", "Mansfield", "Woolf", "Stein", "Joyce", "Eliot", "Hardy", "Wells"]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ReviewStore]:
-    with ReviewStore(tmp_path / "reviews.db") as opened:
-        yield opened
 
 
 def guarded(on_abstain: Any, prompt: PromptWrapping | None = None) -> Guardrail:
@@ -37,28 +28,6 @@ def guarded(on_abstain: Any, prompt: PromptWrapping | None = None) -> Guardrail:
     return Guardrail(
         model=model, artifact=make_artifact(model, prompt=prompt or PromptWrapping()), on_abstain=on_abstain
     )
-
-
-@contextmanager
-def reviewer(store: ReviewStore, decide: Callable[[Item], Decision]) -> Iterator[list[Item]]:
-    """Somebody who decides the first item that comes."""
-    reviewed: list[Item] = []
-    stopped = threading.Event()
-
-    def work() -> None:
-        while not stopped.wait(0.01):
-            lease = store.claim("ann")
-            if lease is not None:
-                reviewed.append(store.decide(lease, decide(lease.item)))
-                return
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield reviewed
-    finally:
-        stopped.set()
-        thread.join()
 
 
 DECISIONS = [

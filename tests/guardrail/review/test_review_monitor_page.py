@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
@@ -20,11 +19,6 @@ from tests.review_pages import OURS, accounts
 ARTIFACT = make_artifact(ScriptedChat())
 ADMIN, REVIEWER = "eve-token-0123456789ab", "ann-token-0123456789ab"
 HOSTILE = '<script>alert(1)</script> "quoted"'
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ReviewStore:
-    return ReviewStore(tmp_path / "reviews.db")
 
 
 @pytest.fixture

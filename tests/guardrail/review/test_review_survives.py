@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -20,12 +19,6 @@ from guardrail.review.web.app import review_app
 from guardrail.review.web.choices import choices_of
 from guardrail.review.web.site import ago, when
 from tests.review_pages import OURS, accounts, held_back
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ReviewStore]:
-    with ReviewStore(tmp_path / "reviews.db") as opened:
-        yield opened
 
 
 @pytest.fixture
