@@ -17,11 +17,11 @@ from ...errors import UsageError
 from ...files import problem_of
 from ...types import ToolCall
 from ..errors import AlreadyDecidedError, LeaseLostError
-from ..item import Action, Candidate, Decision, Item, ItemDecision, by_items
+from ..item import Action, Content, Decision, Item, ItemDecision
 from ..limits import LONGEST_NAME
 from ..store import ReviewStore
 from .accounts import Account
-from .pages import LARGEST_DECISION, edit_of
+from .pages import LARGEST_DECISION, decided
 from .site import PageError, Site
 
 __all__ = ["Api"]
@@ -39,28 +39,17 @@ class _DecisionBody(BaseModel):
     tool_calls: tuple[ToolCall, ...] | None = None
     note: str = ""
 
-    def decision(self, item: Item) -> Decision:
-        """The decision. As on the page, an edit that changes nothing is an approval.
-
-        A field that an edit leaves out keeps its value. Decisions item by item come in place of an action.
+    def decision(self, content: Content) -> Decision:
+        """The decision; see `decided` for the errors.
 
         Raises:
-            PageError: An edit that changes nothing, and the item does not allow approve.
-            ValidationError: An incomplete decision.
             UsageError: A field that goes with another action.
         """
         if (self.action is None) != bool(self.items):
             raise UsageError("send either an action, or items: a decision about each item that was held back.")
-        if self.action is None:
-            return by_items(item.content, self.items, self.note)
-        if self.action == "edit":
-            before = item.content.candidate or Candidate()
-            text = before.text if self.text is None else self.text
-            calls = before.tool_calls if self.tool_calls is None else self.tool_calls
-            return edit_of(item.content, Candidate(text=text, tool_calls=calls), self.note)
-        if self.tool_calls is not None:
+        if self.tool_calls is not None and self.action != "edit":
             raise UsageError(f'tool_calls goes with the action "edit", got {self.action!r}. Leave it out.')
-        return Decision(action=self.action, text=self.text, note=self.note)
+        return decided(content, self.action, text=self.text, calls=self.tool_calls, items=self.items, note=self.note)
 
 
 class Api:
@@ -115,7 +104,7 @@ class Api:
         item = self._store.item(ticket)
         try:
             posted = _DecisionBody.model_validate_json(body)
-            decision = posted.decision(item)
+            decision = posted.decision(item.content)
         except ValidationError as error:
             raise PageError(422, "This decision cannot be read", problem_of(error)) from None
         name = f"{posted.reviewer} via {account.name}"

@@ -14,9 +14,9 @@ from ...items.item import ItemVerdict
 from ...items.paths import unescaped
 from ...judges.json_value import read_json
 from ...types import ToolCall
-from ..item import Content, Decision, ItemDecision, by_items, plain_number
+from ..item import Content, ItemDecision, plain_number
 
-__all__ = ["ArgumentRow", "FieldRow", "arguments_of", "decision_by_items", "edited_calls", "named_arguments"]
+__all__ = ["ArgumentRow", "FieldRow", "arguments_of", "decisions_of", "edited_calls", "named_arguments"]
 __all__ += ["purpose_of", "rows_of"]
 
 Widget = Literal["text", "number", "choice", "lines", "json"]
@@ -307,26 +307,23 @@ def _shown(text: str) -> str:
     return str(json.loads(text)) if text.startswith('"') else text
 
 
-def decision_by_items(content: Content, field: Callable[[str], str], note: str) -> Decision:
-    """The decision in a form that has ``item:N`` and ``value:N`` for each item that was held back.
+def decisions_of(content: Content, field: Callable[[str], str]) -> list[ItemDecision]:
+    """The decisions in a form that has ``item:N`` and ``value:N`` for each item that was held back.
 
     Args:
         content: The content of the item.
         field: The text of a form field; empty if it is missing.
-        note: The reviewer's remark.
 
     Raises:
-        UsageError: The items are not all decided, or an edit is not of the item's kind.
         ValidationError: A decision is incomplete.
     """
     decisions = []
-    for row in rows_of(content):
-        if row.item.kept or not (action := field(f"item:{row.number}")):
-            continue
-        text = _written(row.item, field(f"value:{row.number}").strip()) if action == "edit" else ""
-        fields: Mapping[str, Any] = {"path": row.item.path, "action": action, "text": text}
-        decisions.append(ItemDecision.model_validate(fields))
-    return by_items(content, decisions, note)
+    for number, item in enumerate(content.items):
+        if not item.kept and (action := field(f"item:{number}")):
+            text = _written(item, field(f"value:{number}").strip()) if action == "edit" else ""
+            fields: Mapping[str, Any] = {"path": item.path, "action": action, "text": text}
+            decisions.append(ItemDecision.model_validate(fields))
+    return decisions
 
 
 def _written(item: ItemVerdict, text: str) -> str:

@@ -15,16 +15,16 @@ from starlette.routing import Route
 from ...errors import UsageError
 from ...explain import reviewers_reason
 from ...files import problem_of
-from ...types import canonical_calls
+from ...types import ToolCall, canonical_calls
 from ..errors import ReviewError, StoreUnavailableError
-from ..item import Candidate, Content, Decision, Item, Kind
+from ..item import Action, Candidate, Content, Decision, Item, ItemDecision, Kind, by_items
 from ..monitors import Monitors, MonitorStep
 from ..store import Lease, ReviewStore
 from .choices import choices_of, choose
-from .fields import arguments_of, decision_by_items, edited_calls, named_arguments, purpose_of, rows_of
+from .fields import arguments_of, decisions_of, edited_calls, named_arguments, purpose_of, rows_of
 from .site import LARGEST_FORM, PageError, Site, SiteCall, refusal_of
 
-__all__ = ["LARGEST_DECISION", "Pages", "edit_of", "wealth_plot"]
+__all__ = ["LARGEST_DECISION", "Pages", "decided", "wealth_plot"]
 
 LARGEST_DECISION = 16_000_000
 """Bytes of a decision, which may hold an edited answer; the edited text is sent unencoded (multipart)."""
@@ -227,27 +227,52 @@ def _decision(call: SiteCall, item: Item) -> Decision:
             why = "Nothing was changed. Reload the page and choose again, or decide in another way."
             raise PageError(422, "This answer is not on the list, or cannot be chosen", why)
         return chosen
+    content = item.content
     try:
         if action == "items":
-            return decision_by_items(item.content, call.field, note)
+            return decided(content, None, items=decisions_of(content, call.field), note=note)
         if action == "edit":
-            edited = Candidate(text=call.field("edited"), tool_calls=edited_calls(item.content, call.sent))
-            return edit_of(item.content, edited, note)
+            calls = edited_calls(content, call.sent)
+            return decided(content, action, text=call.field("edited"), calls=calls, note=note)
         text = call.field("text") if action in ("respond", "answer") else call.field("reason").strip() or None
-        return Decision(action=action, text=text, note=note)
+        return decided(content, action, text=text, note=note)
     except ValidationError as error:
         text = f"{problem_of(error)}. Nothing was changed."
         raise PageError(422, "This decision is incomplete", text) from None
 
 
-def edit_of(content: Content, edited: Candidate, note: str) -> Decision:
-    """An edit that changes nothing is an approval: an edit would record that the candidate is wrong."""
-    if content.candidate is None or not _is_unchanged(content.candidate, edited):
+def decided(
+    content: Content,
+    action: Action | None,
+    *,
+    text: str | None = None,
+    calls: tuple[ToolCall, ...] | None = None,
+    items: Sequence[ItemDecision] = (),
+    note: str = "",
+) -> Decision:
+    """The decision in a form or a request; without an action, item by item. An edit keeps a text or calls of None.
+
+    An edit that changes nothing is an approval: an edit would record that the candidate is wrong.
+
+    Raises:
+        PageError: An edit that changes nothing, and the item does not allow approve.
+        ValidationError: An incomplete decision.
+        UsageError: The items are not exactly those that were held back.
+    """
+    if action is None:
+        return by_items(content, items, note)
+    if action != "edit":
+        return Decision(action=action, text=text, note=note)
+    before = content.candidate or Candidate()
+    edited = Candidate(
+        text=before.text if text is None else text, tool_calls=before.tool_calls if calls is None else calls
+    )
+    if content.candidate is None or not _is_unchanged(before, edited):
         return Decision(action="edit", candidate=edited, note=note)
     if "approve" in content.allowed:
         return Decision(action="approve", note=note)
-    text = "An edit records that the model's answer is wrong, but nothing changed. Edit it, or reject it."
-    raise PageError(422, "Nothing was edited", text)
+    why = "An edit records that the model's answer is wrong, but nothing changed. Edit it, or reject it."
+    raise PageError(422, "Nothing was edited", why)
 
 
 def _is_unchanged(before: Candidate, edited: Candidate) -> bool:
