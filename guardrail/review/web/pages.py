@@ -197,9 +197,8 @@ class Pages:
 
     def monitor(self, call: SiteCall) -> Response:
         """Every monitor with its history."""
-        views = self._monitors.all()
-        plots = [(view, wealth_plot(self._monitors.history(view.name), view.state.delta)) for view in views]
-        return self._site.page(call, "monitor.html", views=plots)
+        views = [(view, self._monitors.history(view.name)) for view in self._monitors.all()]
+        return self._site.page(call, "monitor.html", views=views, plot=wealth_plot)
 
     def acknowledge(self, call: SiteCall) -> Response:
         """Acknowledge an alarm; for administrators."""
@@ -299,19 +298,16 @@ LEFT, RIGHT, TOP, BOTTOM = 10, 626, 20, 196
 """The area of the curve in the picture that monitor.html draws."""
 
 
-def wealth_plot(steps: Sequence[MonitorStep], delta: float) -> dict[str, Any] | None:
+def wealth_plot(steps: Sequence[MonitorStep], delta: float) -> dict[str, Any]:
     """Places in the picture of ln(wealth) over the updates, from 0 at the start, with the alarm line ln(1/delta).
 
     Args:
-        steps: The history in order; a long history may be thinned, and must include the last step.
+        steps: The history in order, not empty; a long history may be thinned, and must include the last step.
         delta: False-alarm probability of the monitor.
 
     Returns:
-        ``points`` of the curve, the heights ``zero``, ``alarm`` and ``end``, whether the alarm line was ``reached``,
-        the ``first`` and the ``last`` step; None before the first update.
+        ``points`` of the curve, and the heights ``zero``, ``alarm`` and ``end``.
     """
-    if not steps:
-        return None
     alarm, last = -math.log(delta), steps[-1]
     values = [0.0, *(step.log_wealth for step in steps)]
     numbers = [0, *(step.n for step in steps)]
@@ -321,12 +317,5 @@ def wealth_plot(steps: Sequence[MonitorStep], delta: float) -> dict[str, Any] | 
         return BOTTOM - (value - low) / (high - low) * (BOTTOM - TOP)
 
     across = [LEFT + number / last.n * (RIGHT - LEFT) for number in numbers]
-    return {
-        "points": " ".join(f"{x:.1f},{height(value):.1f}" for x, value in zip(across, values, strict=True)),
-        "zero": height(0),
-        "alarm": height(alarm),
-        "end": height(last.log_wealth),
-        "reached": max(values) >= alarm,
-        "first": steps[0],
-        "last": last,
-    }
+    points = " ".join(f"{x:.1f},{height(value):.1f}" for x, value in zip(across, values, strict=True))
+    return {"points": points, "zero": height(0), "alarm": height(alarm), "end": height(last.log_wealth)}
