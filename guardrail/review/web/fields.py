@@ -34,34 +34,23 @@ class FieldRow:
     """One item as the page shows it.
 
     Attributes:
-        number: Its number in the form.
         label: The path in words.
         before: The value, a text without its quotes; empty if the answer leaves it out.
         item: The item itself.
+        support: The number of samples that support it, in words.
         others: Other values that samples have in its place, each with the number of samples.
-        samples: Number of samples.
     """
 
-    number: int
     label: str
     before: str
     item: ItemVerdict
+    support: str
     others: tuple[tuple[str, int], ...]
-    samples: int
 
     @property
     def lines(self) -> int:
         """Lines of the field that an edit is written in."""
         return _lines(self.before)
-
-    @property
-    def support(self) -> str:
-        """Number of samples that support it, in words."""
-        if self.item.uncertainty is None:
-            return f"not measured: {self.item.detail}"
-        if not self.samples:
-            return f"the model said so in {1 - self.item.uncertainty:.0%} of its tries"
-        return f"the model said so in {round((1 - self.item.uncertainty) * self.samples)} of {self.samples} tries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,20 +243,27 @@ def rows_of(content: Content) -> list[FieldRow]:
     if candidate is not None:
         judged = candidate.tool_calls[0].arguments if candidate.tool_calls else _document(candidate.text)
     rows = []
-    for number, item in enumerate(content.items):
+    for item in content.items:
         seen = Counter(_followed(document, item.path)[1] for document in documents)
         seen.pop(_MISSING if item.absent else _as_json(json.loads(item.text)), None)
         rows.append(
             FieldRow(
-                number=number,
                 label=_followed(judged, item.path)[0] or "the value",
                 before="" if item.absent else _shown(item.text),
                 item=item,
+                support=_support(item, len(samples)),
                 others=tuple((_shown(value), n) for value, n in seen.most_common(ALTERNATIVES)),
-                samples=len(documents),
             )
         )
     return rows
+
+
+def _support(item: ItemVerdict, samples: int) -> str:
+    if item.uncertainty is None:
+        return f"not measured: {item.detail}"
+    share = 1 - item.uncertainty
+    tries = f"{round(share * samples)} of {samples}" if samples else f"{share:.0%} of its"
+    return f"the model said so in {tries} tries"
 
 
 _MISSING = "(left out)"
