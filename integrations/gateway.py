@@ -34,18 +34,6 @@ __all__ = ["Gateway", "add_arguments", "load_config", "run"]
 LAST = 5
 """Seconds after the grace time in which the server still sends replies."""
 
-FLAGS: dict[str, tuple[str, str, str]] = {
-    "upstream": ("upstream.url", "URL", "root of the model's API"),
-    "model": ("upstream.model", "NAME", "name of the model there, and here"),
-    "artifact": ("artifact", "FILE", "the calibration artifact"),
-    "mode": ("mode", "WORD", "guard (default), or observe: measure behind the answers"),
-    "settings": ("settings", "WORD", "clients' other sampling settings: usual, replace, refuse"),
-    "on_abstain": ("on_abstain", "WORD", "what clients get: message (default), error, ticket"),
-    "finish_reason": ("finish_reason", "WORD", "of an abstention: content_filter (default), stop"),
-    "scorer": ("scorer", "NAME", "MODULE:NAME of the scorer, for an artifact of your own score"),
-}
-"""Flags of a gateway without a file: the setting of its one model, the placeholder and the help of each."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
@@ -59,15 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "The key of the upstream comes from OPENAI_API_KEY, or from the configuration."
     )
     one = parser.add_argument_group("one model, without a file")
-    for name, (_, metavar, text) in FLAGS.items():
-        one.add_argument(_flag(name), metavar=metavar, help=text)
-    one.add_argument("--reviews", metavar="STORE", help="review store: SQLite path or postgresql:// URL")
+    one.add_argument("--upstream", metavar="URL", help="root of the model's API")
+    one.add_argument("--model", metavar="NAME", help="name of the model there, and here")
+    one.add_argument("--artifact", metavar="FILE", help="the calibration artifact")
     one.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="another setting of the model in the file: probe=off, upstream.allow_http=true",
+        help="a setting of the model in the file: mode=observe, upstream.allow_http=true",
     )
     several = parser.add_argument_group("several models, keys, limits")
     several.add_argument("--config", type=Path, metavar="FILE", help="the configuration")
@@ -105,19 +93,21 @@ def _gateway(arguments: argparse.Namespace) -> Gateway:
 
 def _configured(arguments: argparse.Namespace) -> Config:
     """The configuration of the file or of the flags; ``--host`` and ``--port`` override the file."""
-    given = {name: value for name, value in vars(arguments).items() if value is not None}
-    shared: dict[str, Any] = {name: given[name] for name in ("host", "port", "reviews") if name in given}
+    given = {name: value for name, value in vars(arguments).items() if value}
+    shared = {name: value for name, value in vars(arguments).items() if name in ("host", "port") and value is not None}
     if arguments.config is not None:
-        if own := [name for name in (*FLAGS, "reviews", "set") if given.get(name)]:
-            flags = ", ".join(map(_flag, own))
-            raise UsageError(f"{flags}: for a gateway without --config. Leave them out, and set them in the file.")
+        if own := [f"--{name}" for name in ("upstream", "model", "artifact", "set") if name in given]:
+            raise UsageError(
+                f"{', '.join(own)}: for a gateway without --config. Leave them out, and set them in the file."
+            )
         content = load_config(arguments.config).model_dump(exclude_unset=True)
         return Config.checked({**content, **shared}, str(arguments.config))
     if not {"upstream", "model"} <= given.keys():
         raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
     model, alias = arguments.model, dict[str, Any]()
-    places: dict[tuple[str | int, ...], str] = {(name,): _flag(name) for name in shared}
-    settings = [(setting, given[name], _flag(name)) for name, (setting, *_) in FLAGS.items() if name in given]
+    places: dict[tuple[str | int, ...], str] = {(name,): f"--{name}" for name in shared}
+    flags = (("upstream.url", "upstream"), ("upstream.model", "model"), ("artifact", "artifact"))
+    settings = [(setting, given[name], f"--{name}") for setting, name in flags if name in given]
     for setting, value, flag in (*settings, *map(_setting, arguments.set)):
         first, *rest = setting.split(".")
         section = alias.setdefault(first, {}) if rest else alias
@@ -142,10 +132,6 @@ def _setting(text: str) -> tuple[str, Any, str]:
         return name.strip(), yaml.safe_load(value), f"--set {name}"
     except yaml.YAMLError as error:
         raise UsageError(f"--set {name}: {value!r} cannot be read as YAML. Quote it.") from error
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 class Server(_uvicorn.Server):  # type: ignore[misc,name-defined]

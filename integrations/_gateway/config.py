@@ -289,7 +289,7 @@ class Config(Frozen):
             }
             setting = next((setting for setting, wanted in kept.items() if wanted), None)
             if setting and self.reviews is None:
-                raise ValueError(f"models.{name}: {setting} needs reviews: PATH of the review store (--reviews PATH)")
+                raise ValueError(f"models.{name}: {setting} needs reviews: PATH of the review store, in the file")
         for key in self.keys:
             missing = sorted(set(key.models or ()) - self.models.keys())
             if missing:

@@ -160,8 +160,8 @@ def _not_calibrated(name: str, value: Any, plan: SamplingPlan, mandatory: str) -
     return invalid(
         name,
         f"would change how the answer is drawn{shown}; calibration fixed it. {way_out} (the calibrated settings are "
-        "used), or ask the operator to start the gateway with --settings replace (in its file: 'settings: replace' of "
-        "this model).",
+        "used), or ask the operator to start the gateway with --set settings=replace (in its file: 'settings: replace' "
+        "of this model).",
         "setting_not_calibrated",
     )
 

@@ -67,7 +67,7 @@ FLAGS = {
     "doctor": ("--model", "-m", "--scorer"),
     "monitor": ("--db",),
     "review": ("--allowed-host", "--add-token", "--role", "--purge", "--dry-run"),
-    "serve": ("--config", "--upstream", "--artifact", "--mode", "--new-key"),
+    "serve": ("--config", "--upstream", "--artifact", "--set", "--new-key"),
 }
 
 

@@ -162,33 +162,29 @@ def test_the_command_for_one_model(
     single = ["serve", "--upstream", "http://127.0.0.1:1/v1", "--model", "m"]
     assert main([*single, "--artifact", str(artifact), "--port", "0"]) == 0
     assert (list(gateways[0].aliases), gateways[0].config.port) == (["m"], 0)
-    flags = ["--settings", "replace", "--on-abstain", "ticket", "--finish-reason", "stop"]
-    store = str(tmp_path / "reviews.db")
-    assert main([*single, "--artifact", str(artifact), *flags, "--reviews", store]) == 0
-    alias = gateways.pop().config.models["m"]
-    assert (alias.settings, alias.on_abstain, alias.finish_reason) == ("replace", "ticket", "stop")
     more = ["--set", "probe=off", "--set", "ignore=[top_k]", "--set", "upstream.token_limit=max_completion_tokens"]
     more += ["--set", "upstream.extra_body={repeat_penalty: 1.0}"]  # as docs/endpoints.md writes it
     assert main([*single, "--artifact", str(artifact), *more]) == 0
     alias = gateways.pop().config.models["m"]
     assert (alias.probe, alias.ignore, alias.upstream[0].token_limit) == ("off", ("top_k",), "max_completion_tokens")
     assert alias.upstream[0].extra_body == {"repeat_penalty": 1.0}
-    assert main([*single, "--mode", "observe"]) == 0
+    assert main([*single, "--set", "mode=observe"]) == 0
     assert list(gateways[1].observing) == ["m"]
     capsys.readouterr()
-    assert main([*single[:-1], "m\x9b2J", "--mode", "observe", "--check"]) == 0
+    assert main([*single[:-1], "m\x9b2J", "--set", "mode=observe", "--check"]) == 0
     assert r'"m\x9b2J"' in capsys.readouterr().out, "a name cannot command a terminal"
     for wrong, why in (
         (single, "needs an artifact (--artifact FILE)"),
         (["serve"], "give --config"),
-        ([*single, "--mode", "observe", "--host", "0.0.0.0"], "keys are needed"),
+        ([*single, "--set", "mode=observe", "--host", "0.0.0.0"], "keys are needed"),
+        ([*single, "--artifact", "a.json", "--set", "on_abstain=ticket"], "ticket needs reviews: PATH"),
         ([*single, "--set", "probe"], "--set needs NAME=VALUE or upstream.NAME=VALUE, got 'probe'"),
         ([*single, "--set", "probe=never"], "--set probe: models.m.probe: Input should be 'auto' or 'off'"),
         ([*single, "--set", "upstream.pon=x"], "models.m.upstream.0.pon is unknown"),
         ([*single, "--set", "settings=usual", "--set", "settings.x=1"], "settings has no settings of its own"),
         ([*single[:2], "http://far/v1", "--model", "m"], "(--set upstream.allow_http=true)"),
         ([*single, "--config", "x.yaml"], "--upstream, --model: for a gateway without --config"),
-        ([*single, "--mode", "observe", "--port", "70000"], "--port: port: Input should be less than"),
+        ([*single, "--set", "mode=observe", "--port", "70000"], "--port: port: Input should be less than"),
     ):
         assert main(wrong) == 1
         said = capsys.readouterr().err

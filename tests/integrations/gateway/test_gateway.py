@@ -219,7 +219,7 @@ def test_settings_that_clients_send_by_habit_are_replaced_and_named(serve: Serve
     for name, value in HABITS.items():
         refused = strict.ask(**{name: value})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
-        assert "--settings replace (in its file: 'settings: replace'" in refused.json()["error"]["message"]
+        assert "--set settings=replace (in its file: 'settings: replace'" in refused.json()["error"]["message"]
 
 
 def test_calibrated_settings_pass_and_others_may_be_replaced(serve: Serve, endpoint: Held) -> None:
