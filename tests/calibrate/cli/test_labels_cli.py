@@ -120,18 +120,6 @@ def test_people_are_not_asked_where_no_answer_could_be_measured(labelled: Record
     assert not (tmp_path / "reviews.db").exists()
 
 
-def test_fitting_again_on_more_labels_counts(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
-    """Stopping at the first certificate is a choice among fits: the confidence of all of them is said."""
-    path, several = drawn(unlabelled), "fits have used these labels"
-    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--score", KEY, "--out", tmp_path / "a.json", "--few")
-    run("label", path, "--labels", people(path, labelled, 40))
-    assert several not in run(*fit)
-    assert several not in run(*fit)  # the same fit again
-    run("label", path, "--labels", people(path, labelled, 60))
-    shown = run(*fit)
-    assert "2 fits have used these labels; whichever of them you use, its promise holds with 80 % confidence." in shown
-
-
 def test_a_scope_that_is_chosen_after_labels_is_refused(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
     first, second = unlabelled.with_name("first.jsonl"), tmp_path / "second.jsonl"
     sample = ("sample", "--records", unlabelled, "-s", KEY, "--out")
