@@ -269,21 +269,6 @@ def test_an_answer_that_was_decided_as_a_whole_is_not_left_out(tmp_path: Path) -
     assert sorted(labels, key=str) == [(None,) * 4, (True,) * 4]
 
 
-def test_an_empty_queue_of_a_gate_of_items_makes_no_artifact(tmp_path: Path) -> None:
-    pytest.importorskip("sqlalchemy")
-    from guardrail.items.json_fields import json_spec
-    from guardrail.review import ReviewStore
-    from guardrail.testing import make_artifact
-
-    ReviewStore(tmp_path / "reviews.db").close()
-    artifact = make_artifact(ScriptedChat(), items=json_spec(cap=2)).save(tmp_path / "artifact.json")
-    result = called("learn", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
-    assert result.exit_code != 0
-    shown = " ".join(result.output.replace("│", " ").split())
-    assert "none of the 0 reviews in the sample can be used yet; 0 are open" in shown
-    assert not (tmp_path / "new.json").exists()
-
-
 def test_run_by_items_goes_from_questions_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calibrate.cli.run.resolve_model", lambda name: answering(invoices(220)))
     monkeypatch.chdir(tmp_path)
