@@ -258,9 +258,7 @@ def without(records: Sequence[Record], others: Sequence[Record]) -> RecordTable:
     return table.take(~among(table.id_hashes(), np.sort(table_of(others).id_hashes())))
 
 
-def calibration_part(
-    artifact: CalibrationArtifact, records: Sequence[Record], estimator: str
-) -> tuple[RecordTable, RecordTable]:
+def calibration_part(artifact: CalibrationArtifact, records: Sequence[Record]) -> tuple[RecordTable, RecordTable]:
     """The records of the calibration part, and the others but those that the estimator was chosen on.
 
     Clusters belong to the part as a whole, although most rules use one question of each.

@@ -174,7 +174,7 @@ class Report:
         ``named`` are the record files, for commands to copy.
         """
         _require_scores(artifact, records, estimator)
-        fitted, others = calibration_part(artifact, records, estimator)
+        fitted, others = calibration_part(artifact, records)
         others = without(others.take(others.labelled(estimator)), test)
         note = f"{len(others)} labelled questions of the record file were not fitted on."
         note += " This report leaves them out." if test else " They are the test part here."
