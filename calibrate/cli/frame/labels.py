@@ -68,26 +68,22 @@ def print_labels(file: RecordFile) -> None:
         print_line(f"{rule}: {right} of {n_labelled} answers are right ({percent(right / n_labelled)}).")
     else:
         print_line(f"{rule}: none of {len(labels)} answers got a label, so nothing can be fitted yet.", "yellow")
-    undecided = [record.is_undecided for record in file.records]
     where = f"no label in {spec.params['file']}" if "file" in spec.params else "no label yet"
+    without = [record for record in file.records if record.correct is None]
     reasons = Counter(
-        (is_undecided, record.label_detail or where)
-        for record, is_undecided in zip(file.records, undecided, strict=True)
-        if record.correct is None
+        f"{'undecided' if record.is_undecided else 'not labelled'}: {record.label_detail or where}"
+        for record in without
     )
-    for (is_undecided, reason), count in reasons.most_common(5):
-        print_line(f"  {count} {'undecided' if is_undecided else 'not labelled'}: {reason}", "yellow")
-    if any(undecided):
+    for reason, count in reasons.most_common(5):
+        print_line(f"  {count} {reason}", "yellow")
+    if undecided := sum(record.is_undecided for record in without):
         way_out = (
-            f"a person or a judge labels them: `calibrate label {file.typed} --undecided` with --interactive (key by "
-            "key), --review-store STORE (on the page) or --judge-model MODEL (then check a random sample: `fit "
-            "--human-labels`)."
+            f"a person or a judge labels them: `calibrate label {file.typed} --undecided --interactive`, or with "
+            "--review-store STORE, or --judge-model MODEL, whose labels `fit --human-labels` checks."
         )
         if spec.name == GIVEN:  # a person skipped them
             way_out = "the file of labels has a label for them."
-        print_line(
-            f"{sum(undecided)} of {len(undecided)} answers are undecided and count as wrong until {way_out}", "yellow"
-        )
+        print_line(f"{undecided} of {len(labels)} answers are undecided and count as wrong until {way_out}", "yellow")
 
 
 def print_label_checks(file: RecordFile) -> None:
