@@ -20,7 +20,7 @@ the recorded one leads its users elsewhere; record the guarded agent's own conve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,36 +46,10 @@ from .pipeline import fit_artifact, part_header
 from .scoring.compute import score_records
 from .scoring.names import estimator_key
 
-__all__ = ["ANSWER", "fit_action", "split_by_action", "step_of", "steps_of"]
+__all__ = ["ANSWER", "fit_action", "split_by_action", "steps_of"]
 
 ANSWER = "answer"
 """Name of the part in which the agent answers instead of calling a tool."""
-
-
-def step_of(
-    messages: Sequence[BaseMessage],
-    *,
-    id: str | None = None,
-    references: Iterable[str] = (),
-    group: str | None = None,
-) -> Question:
-    """One decision of an agent as a question: the conversation before it; see `asked_text`.
-
-    Args:
-        messages: The conversation before it, without the system message, which is given when collecting.
-        id: Unique name within the file; default: `content_id`, as in a question file.
-        references: What was right there: calls as canonical JSON, or a text.
-        group: The conversation it is part of.
-    """
-    plain: Any = convert_to_openai_messages(messages)
-    text = asked_text(plain)
-    return Question(
-        id=id or content_id(text, None, messages=plain),
-        question=text,
-        references=tuple(references),
-        group=group,
-        messages=tuple(plain),
-    )
 
 
 def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Question]:
@@ -90,7 +64,10 @@ def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Questio
             continue
         calls = [ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls]
         reference = canonical_calls(calls) if calls else str(message.text)
-        steps.append(step_of(messages[:place], references=[reference], group=group))
+        before: Any = convert_to_openai_messages(messages[:place])
+        text = asked_text(before)
+        name = content_id(text, None, messages=before)  # as in a question file
+        steps.append(Question(id=name, question=text, references=(reference,), group=group, messages=tuple(before)))
     return steps
 
 

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from langchain_core.messages import convert_to_messages
-
 from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, did_you_mean, require
 from guardrail.files import sqlite_path
@@ -24,10 +22,11 @@ from guardrail.types import Frozen
 from guardrail.uncertainty import Estimator, make_estimator
 from guardrail.uncertainty.plan import plan_for
 
-from ...agent_steps import ANSWER, step_of
+from ...agent_steps import ANSWER
 from ...correctness import ToolCalls
 from ...data.collect import collect_records
 from ...data.progress import bar
+from ...data.questions import Question, asked_text
 from ...data.records import RecordFile, read_records, write_records
 from ...ledger import Ledger, counted
 from ...pipeline import fit_artifact
@@ -212,7 +211,9 @@ def _drawn(steps: Sequence[ReviewedStep], asked: Learning, measured: Estimator, 
         )
     plan = plan_for([measured], n=10, bindings=read_bindings(asked.tools))
     questions = [
-        step_of(convert_to_messages(list(step.messages or ())), id=step.id, group=step.group) for step in steps
+        Question(id=step.id, question=asked_text(step.messages), group=step.group, messages=step.messages)
+        for step in steps
+        if step.messages
     ]
     with bar(console, "asking") as progress:
         prompt = PromptWrapping(system=asked.system)
