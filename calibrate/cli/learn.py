@@ -29,11 +29,11 @@ from ..reviews import (
     feed,
     given_items,
     read_reviews,
+    thinned,
 )
 from ..reviews import learn as learn_from
-from ..reviews.pool import waiting
 from .frame.app import command
-from .frame.calls import UNDECIDED, Learning, learn_calls, print_decisions
+from .frame.calls import UNDECIDED, Learning, learn_calls, print_decisions, print_waiting
 from .frame.files import keep_inputs, opened_store
 from .frame.flags import load_settings, with_flags
 from .frame.terminal import console, finish, print_line, table
@@ -105,6 +105,7 @@ def _learn_answers(asked: Learning, in_force: Path) -> None:
         missing=asked.missing,
         test_fraction=asked.test_fraction,
     )
+    print_waiting(thinned(pool)[0], asked.missing, "more decisions of the sample")
     _print_refit(artifact, learned)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_records(records, learned.file.header, learned.file.records)
@@ -138,9 +139,7 @@ def _print_pool(pool: ReviewPool) -> None:
 def _print_accepted(pool: ReviewPool, artifact: CalibrationArtifact, missing: Missing, gate: str) -> None:
     """Print how good the answers are that an artifact accepted, and of a gate of items the items it gave."""
     error = accepted_error(pool, missing=missing)
-    waits = waiting(pool.audits, missing, "decided audits")
-    if waits is not None:
-        print_line(waits, "yellow")
+    print_waiting(pool.audits, missing, "decided audits")
     nouns = nouns_of(artifact)
     if error is None:
         print_line(f"No audit can be used yet, so nothing is known about the error rate of {nouns.given}{gate}.")
@@ -208,8 +207,6 @@ def _print_refit(old: CalibrationArtifact, learned: Learned) -> None:
         f"probability {percent(learned.rate)}; "
         f"{len(learned.file.records)} for the fit, {len(learned.test)} for the test."
     )
-    if learned.waits is not None:
-        print_line(learned.waits, "yellow")
     print_verdict(verdict_text(learned.artifact, found=UNDECIDED))
     _print_comparison(old, learned)
 

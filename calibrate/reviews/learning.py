@@ -19,7 +19,7 @@ from ..data.split import Groups, split
 from ..judging import GateCounts, fitted_on, held_out
 from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact
-from .pool import NOBODY, Missing, ReviewedItem, ReviewPool, usable, waiting
+from .pool import NOBODY, Missing, ReviewedItem, ReviewPool, usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,6 @@ class Learned:
         sample: The reviews of the sample, in order of arrival; those without a decision count as wrong.
         old: What the artifact in force does on the test records; counts of items for a gate of items.
         new: What the new one does on them.
-        waits: A sentence about decisions that belong to the sample, but cannot be used yet.
     """
 
     artifact: CalibrationArtifact
@@ -44,7 +43,6 @@ class Learned:
     sample: tuple[ReviewedItem, ...]
     old: GateCounts
     new: GateCounts
-    waits: str | None
 
 
 def thinned(pool: ReviewPool) -> tuple[list[ReviewedItem], float]:
@@ -124,7 +122,6 @@ def learn(
         sample=tuple(sample),
         old=held_out(artifact, test, key),
         new=held_out(fitted, test, key),
-        waits=waiting(kept, missing, "more decisions of the sample"),
     )
 
 

@@ -90,6 +90,12 @@ def print_decisions(title: str, rows: Mapping[str, Sequence[Reviewed]]) -> None:
     console.print(table(title, columns, lines))
 
 
+def print_waiting(rows: Sequence[Reviewed], missing: Missing, what: str) -> None:
+    """Print how many decisions wait for the oldest open review, if any do."""
+    if (waits := waiting(rows, missing, what)) is not None:
+        print_line(waits, "yellow")
+
+
 def learn_calls(asked: Learning, tool: str) -> None:
     """Label the recorded calls of a tool, or the answers (tool "answer"), by people's decisions, and fit a gate.
 
@@ -108,8 +114,7 @@ def learn_calls(asked: Learning, tool: str) -> None:
     _refuse_tool(asked.source, tool, gated, everything, file)
     steps = [step for step in everything if tool in step.gated]
     used = usable(steps, asked.missing, f"decisions about {tool!r}")
-    if (waits := waiting(steps, asked.missing)) is not None:
-        print_line(waits, "yellow")
+    print_waiting(steps, asked.missing, "decisions")
     _refuse_others_labels(labelled_file, steps)
     measured, rule = _measure(tool, asked.compare)
     file = _drawn(used, asked, measured, drawn_file) if file is None else file
