@@ -161,6 +161,7 @@ def _labelled(record: Record, labels: Iterator[Label]) -> Record:
 # -- What to say when answers that are JSON or tool calls meet a rule or a judge that compares words -------------------
 
 _BETTER: dict[AnswerKind, str] = {"tool calls": "tool_call", "JSON objects": "json", "texts": "stated"}
+_BLIND = "compares words, field names included: two that differ in the one value that matters may count as the same"
 
 
 def structured_advice(records: Sequence[Record], rule: str, judge: str | None = None) -> list[str]:
@@ -173,33 +174,24 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
     """
     table = table_of(records)
     kinds, labels = table.kinds(), set(table.labels().tolist())
-    if not kinds:
+    kind, count = next(iter(kinds.most_common(1)), ("texts", 0))
+    if not count or 2 * count < kinds.total():
         return []
-    kind, count = kinds.most_common(1)[0]
-    if 2 * count < kinds.total():
-        return []
-    none_right = 0 in labels and 1 not in labels
-    rule_class = RULES.get(rule)  # None for labels that people gave
-    of_words = rule_class is not None and rule_class.compares_words
-    of_texts = rule_class is not None and not rule_class.reads_tool_calls
-    blind = (
-        f"The answers are {kind}, and {{}} compares words, field names included: two that differ in the one value that "
-        "matters may count as the same."
-    )
-    advice = []
-    if kind == "JSON objects" and (of_words or (none_right and of_texts)):
-        advice.append(f"{blind.format(f'rule {rule}')} {_use(kind)}")
-    if kind == "JSON objects" and judge in JUDGES and JUDGES[judge].compares_words:
-        advice.append(f"{blind.format(f'judge {judge}')} Score with judge json: --score semantic_entropy:json.")
-    if kind == "tool calls" and of_texts:
-        advice.append(f"The answers are tool calls, and rule {rule} reads texts, of which there are none. {_use(kind)}")
-    if none_right and rule_class is not None and not of_texts:
-        fits = rule == _BETTER[kind]
-        way = "References must be JSON of the same form: compare some with the answers." if fits else _use(kind)
-        advice.append(f"No answer is right by rule {rule}, and most of them are {kind}. {way}")
-    return advice
-
-
-def _use(kind: AnswerKind) -> str:
+    advice: list[str] = []
     better = _BETTER[kind]
-    return f"Use rule {better}: `calibrate label RECORDS --rule {better}`, or --correctness {better} of `run`."
+    rule_class = RULES.get(rule)  # None for labels that people gave
+    if rule_class is not None:
+        none_right = 0 in labels and 1 not in labels
+        of_texts = not rule_class.reads_tool_calls
+        misreads = kind == "tool calls" or (kind == "JSON objects" and (rule_class.compares_words or none_right))
+        use = f"Use rule {better}: `calibrate label RECORDS --rule {better}`, or --correctness {better} of `run`."
+        if of_texts and misreads:
+            does = _BLIND if rule_class.compares_words else "reads texts"
+            advice.append(f"The answers are {kind}, and rule {rule} {does}. {use}")
+        elif none_right and not of_texts:
+            way = "References must be JSON of the same form: compare some with the answers." if rule == better else use
+            advice.append(f"No answer is right by rule {rule}, and most of them are {kind}. {way}")
+    if kind == "JSON objects" and judge in JUDGES and JUDGES[judge].compares_words:
+        way = "Score with judge json: --score semantic_entropy:json."
+        advice.append(f"The answers are {kind}, and judge {judge} {_BLIND}. {way}")
+    return advice
