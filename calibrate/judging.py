@@ -199,17 +199,21 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
         raise UsageError(f"{file.path} does not fit the artifact:\n  {listed}\nCollect, score and label both alike.")
 
 
-def unlike(sides: Iterable[tuple[str, object, object]]) -> list[str]:
-    """The differences of an artifact from records: (name, the artifact's, the records'), models field by field."""
+def unlike(sides: Iterable[tuple[str, object, object]], names: tuple[str, str] = ("artifact", "records")) -> list[str]:
+    """The differences of two sides, models field by field, each with the value of both.
+
+    Args:
+        sides: What is compared: its name, and the value on each side.
+        names: Names of the two sides.
+    """
     lines = []
     for name, ours, theirs in sides:
         if isinstance(ours, BaseModel) and type(ours) is type(theirs):
-            fields = (
-                (f"{name}.{field}", getattr(ours, field), getattr(theirs, field)) for field in type(ours).model_fields
-            )
-            lines += unlike(fields)
+            fields = type(ours).model_fields
+            inside = [(f"{name}.{field}", getattr(ours, field), getattr(theirs, field)) for field in fields]
+            lines += unlike(inside, names)
         elif ours != theirs:
-            lines.append(f"{name}: artifact {ours!r}, records {theirs!r}")
+            lines.append(f"{name}: {names[0]} {ours!r}, {names[1]} {theirs!r}")
     return lines
 
 

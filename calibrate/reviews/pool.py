@@ -15,6 +15,7 @@ from guardrail.types import Sample
 from guardrail.verdict import Verdict
 
 from ..data.progress import Progress, silent
+from ..judging import unlike
 
 if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
@@ -346,12 +347,9 @@ def _content(item: ReviewedItem) -> str:
 def _refuse_different(artifacts: Sequence[CalibrationArtifact]) -> None:
     first = artifacts[0]
     for other in artifacts[1:]:
-        differences = first.model.differences(other.model)
-        for field in ("plan", "prompt", "estimator"):
-            ours, theirs = getattr(first, field), getattr(other, field)
-            if ours != theirs:
-                differences.append(f"{field}: {first.digest[:19]} {ours!r}, {other.digest[:19]} {theirs!r}")
-        if differences:
+        sides = [(name, getattr(first, name), getattr(other, name)) for name in ("plan", "prompt", "estimator")]
+        names = (first.digest[:19], other.digest[:19])
+        if differences := first.model.differences(other.model) + unlike(sides, names):
             listed = "\n  ".join(differences)
             raise UsageError(
                 f"reviews of these artifacts cannot be pooled: scores are comparable only under one procedure.\n"

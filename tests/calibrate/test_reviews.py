@@ -364,6 +364,13 @@ def test_bounds_instead_of_scores_are_refused() -> None:
         learn(pool_of(bound), ARTIFACT, name="x")
 
 
+def test_reviews_of_two_procedures_are_not_pooled(store: ReviewStore) -> None:
+    """Their scores are not comparable, so one threshold on both would mean nothing."""
+    other = ARTIFACT.model_copy(update={"plan": ARTIFACT.plan.model_copy(update={"max_tokens": 7})})
+    with pytest.raises(UsageError, match=rf"max_tokens: {ARTIFACT.digest[:19]} \d+, {other.digest[:19]} 7"):
+        read_reviews(store, [ARTIFACT, other])
+
+
 def test_an_accepted_answer_without_its_rate_is_refused(store: ReviewStore) -> None:
     store.enqueue(content_of(verdict_of("a", 0.1), (), kind="audit", metadata={AUDIT_RATE: 0}))
     with pytest.raises(UsageError, match="audit rate"):
