@@ -157,19 +157,8 @@ def test_the_command_keeps_verdicts_beside_the_records(
     spec_stored = read_records(records).header.correctness
     assert spec_stored is not None
     assert spec_stored.params["model"] == "yes-sayer"
-    run(
-        "fit",
-        "--rule",
-        "acrc",
-        records,
-        "-s",
-        "semantic_entropy",
-        "--alpha",
-        "0.5",
-        "--few",
-        "--out",
-        tmp_path / "a.json",
-    )
+    fit = ("fit", records, "-s", "semantic_entropy", "--alpha", 0.5, "--rule", "acrc", "--few")
+    run(*fit, "--out", tmp_path / "a.json")
     assert CalibrationArtifact.load(tmp_path / "a.json").correctness == spec_stored
     assert "--judge-model" in run("label", records, "--rule", "chat_judge", code=2)
     assert "is for rule chat_judge alone" in run("label", records, "--rule", "exact", "--judge-model", spec, code=2)
