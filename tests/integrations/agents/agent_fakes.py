@@ -113,3 +113,12 @@ def artifact_of(
     prompt = PromptWrapping(system=SYSTEM)
     bindings = bindings_for(tools) if tools else None
     return make_artifact(model, threshold=threshold, prompt=prompt, n=n, bindings=bindings, turns=turns)
+
+
+UNSURE = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+SURE = AgentChat(steps={("pay bob", 0): [sending(5)], ("pay bob", 1): ["Done."]})
+
+
+def fresh(model: AgentChat) -> AgentChat:
+    """A model with the same script that nobody has asked yet."""
+    return AgentChat(steps=model.steps, name_of_model=model.name_of_model)

@@ -48,7 +48,7 @@ def main(step: str, path: str, out: str) -> None:
         bridge = ReviewBridge(store, lease=60)
         if step == "die":
             decide_in(store, store.items()[0], Decision(action="approve"))
-        at_once = bridge.resume(agent, CONFIG)
+        at_once = bridge.resume(agent, CONFIG, durability="sync")  # the kill would otherwise race with the checkpoint
         now = 1060.0
         result = bridge.resume(agent, CONFIG)
         report = {

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
 
-from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, after_model, before_model, wrap_model_call
 from langchain.agents.middleware.types import hook_config
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
@@ -18,21 +17,18 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import tool
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.guard.abstention import ABSTENTION
-from guardrail.guard.chat_model import Guardrail
 from guardrail.verdict import AbstainedError
 from integrations._agents.agent_model import name_of
 from integrations.langchain_agents import GuardrailMiddleware
-from integrations.langgraph_review import GuardedNodes, GuardedState
-from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, calls, sending
+from tests.integrations.agents.agent_fakes import TOOLS, AgentChat, Counter, artifact_of, calls, sending
+from tests.integrations.agents.guarded_agents import agent_of as guarded
+from tests.integrations.agents.guarded_agents import deciding, gate, graph_of, interrupt_of, texts, thread
 
 APPROVE = {"type": "approve"}
 REJECT = {"type": "reject"}
@@ -48,20 +44,10 @@ def edit(name: str, *, beside: str | None = None, **args: Any) -> dict[str, Any]
     return {"type": "edit", "edited_action": {"name": name, "args": args}, **text}
 
 
-def thread(name: str = "1") -> Any:
-    return {"configurable": {"thread_id": name}}
-
-
-def gate(artifact: CalibrationArtifact, **more: Any) -> GuardrailMiddleware:
-    return GuardrailMiddleware(**{"artifact": artifact, "tools": {"*": artifact}, "exempt": ["balance"], **more})
-
-
 def agent_of(model: AgentChat, *others: Any, tools: Sequence[Any] = TOOLS, first: bool = False) -> Any:
     """An agent with a gate, listed last unless it shall be first."""
-    own = gate(artifact_of(model, tools=tools))
-    middleware = [own, *others] if first else [*others, own]
-    saver = InMemorySaver()
-    return create_agent(model, tools=tools, system_prompt=SYSTEM, middleware=middleware, checkpointer=saver)
+    own = gate(model)
+    return guarded(model, [own, *others] if first else [*others, own], tools)
 
 
 def structured_agent(model: AgentChat, strategy: Any, *, native: bool, **more: Any) -> Any:
@@ -72,29 +58,13 @@ def structured_agent(model: AgentChat, strategy: Any, *, native: bool, **more: A
         bound = bindings_for([*TOOLS, Weather], tool_choice="any")
     artifact = artifact_of(model)
     artifact = artifact.model_copy(update={"plan": artifact.plan.model_copy(update={"bindings": bound})})
-    return create_agent(
-        model,
-        tools=TOOLS,
-        system_prompt=SYSTEM,
-        middleware=[gate(artifact, **more)],
-        response_format=strategy,
-        checkpointer=InMemorySaver(),
-    )
-
-
-def shown(result: dict[str, Any]) -> dict[str, Any]:
-    (interrupt,) = result["__interrupt__"]
-    value: dict[str, Any] = interrupt.value
-    return value
+    own = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"], **more)
+    return guarded(model, own, response_format=strategy)
 
 
 def decide(agent: Any, *decisions: dict[str, Any], config: Any = None) -> dict[str, Any]:
-    result: dict[str, Any] = agent.invoke(Command(resume={"decisions": list(decisions)}), config or thread())
+    result: dict[str, Any] = agent.invoke(deciding(*decisions), config or thread())
     return result
-
-
-def texts(result: dict[str, Any]) -> list[str]:
-    return [str(message.text) for message in result["messages"]]
 
 
 def unsure_transfer(text: str = "", *more: Any) -> AgentChat:
@@ -150,7 +120,7 @@ def test_middleware_that_writes_messages_makes_no_approval_void(other: Any, firs
     """The trap of point 1 again: approve "ans0", and be asked about "ans5"."""
     model = Counter()
     agent = agent_of(model, other, first=first)
-    candidate = shown(agent.invoke({"messages": "what?"}, thread()))["candidate"]["text"]
+    candidate = interrupt_of(agent.invoke({"messages": "what?"}, thread()))["candidate"]["text"]
     result = decide(agent, APPROVE)
     assert "__interrupt__" not in result
     assert candidate in texts(result)
@@ -168,7 +138,7 @@ def test_middleware_that_asks_another_model_cannot_replace_what_was_decided(deci
         return handler(request.override(model=other))
 
     agent = agent_of(AgentChat(), swap, first=True)
-    assert shown(agent.invoke({"messages": "what?"}, thread()))["candidate"]["text"] == "other"
+    assert interrupt_of(agent.invoke({"messages": "what?"}, thread()))["candidate"]["text"] == "other"
     other.steps = {("what?", 0): ["quite another"]}
     assert texts(decide(agent, decision)) == ["what?", decision.get("message", "other")]
 
@@ -191,7 +161,7 @@ def test_a_decision_that_did_not_go_out_is_not_given_out_in_the_next_turn() -> N
     agent = agent_of(model, StopsOnce())
     agent.invoke({"messages": "what?"}, thread())
     assert texts(decide(agent, APPROVE)) == ["what?"]
-    again = shown(agent.invoke({"messages": "and this?"}, thread()))
+    again = interrupt_of(agent.invoke({"messages": "and this?"}, thread()))
     assert (again["question"], again["candidate"]["text"]) == ("and this?", "ans5")
 
 
@@ -199,7 +169,7 @@ def test_what_an_application_adds_while_a_person_decides_stays() -> None:
     agent = agent_of(Counter())
     agent.invoke({"messages": "what?"}, thread())
     agent.update_state(thread(), {"messages": [HumanMessage("else?")]})
-    assert shown(agent.invoke(None, thread()))["candidate"]["text"] == "ans0"
+    assert interrupt_of(agent.invoke(None, thread()))["candidate"]["text"] == "ans0"
     assert texts(decide(agent, APPROVE)) == ["what?", "else?", "ans0"]
 
 
@@ -273,7 +243,7 @@ def structured_and_call() -> AgentChat:
 )
 def test_a_structured_answer_beside_a_call_is_decided_about(decisions: Any, structured: int | None, ran: str) -> None:
     agent = structured_agent(structured_and_call(), ToolStrategy(Weather), native=False)
-    value = shown(agent.invoke({"messages": "pay bob"}, thread()))
+    value = interrupt_of(agent.invoke({"messages": "pay bob"}, thread()))
     assert [action["name"] for action in value["action_requests"]] == ["Weather", "transfer"]
     result = decide(agent, *decisions)
     response = result.get("structured_response")
@@ -303,7 +273,7 @@ def test_a_call_that_is_repeated_after_an_edit_or_a_resume_is_not_run_on_the_ear
     agent = agent_of(model)
     agent.invoke({"messages": "pay bob"}, thread())
     held = decide(agent, edit("transfer", to="bob", amount=7))
-    assert shown(held)["action_requests"][0]["args"] == {"to": "bob", "amount": 5}
+    assert interrupt_of(held)["action_requests"][0]["args"] == {"to": "bob", "amount": 5}
     sent = [text for text in texts(decide(agent, APPROVE)) if "sent" in text]
     assert [text.rpartition("\n")[2] for text in sent] == ["sent 7 to bob", "sent 5 to bob"]
     drawn = model.made
@@ -435,7 +405,7 @@ WEI = 25 * 10**18
 def test_a_call_that_a_state_cannot_hold_is_held_with_the_reason(sure: bool) -> None:
     transfers = [calls(("transfer", {"to": "bob", "amount": WEI + (0 if sure else k)})) for k in range(5)]
     agent = agent_of(AgentChat(steps={("pay bob", 0): transfers, ("pay bob", 1): ["Done."]}))
-    value = shown(agent.invoke({"messages": "pay bob"}, thread()))
+    value = interrupt_of(agent.invoke({"messages": "pay bob"}, thread()))
     assert value["verdict"]["reason"] == "unmeasured"
     assert "a tool call holds an integer of 65 bits" in value["verdict"]["detail"]
     assert value["review_configs"][0]["allowed_decisions"] == ["reject", "respond"]
@@ -444,21 +414,11 @@ def test_a_call_that_a_state_cannot_hold_is_held_with_the_reason(sure: bool) -> 
 
 def test_so_is_one_in_a_plain_graph() -> None:
     model = AgentChat(steps={("pay bob", 0): [calls(("transfer", {"to": "bob", "amount": WEI}))]})
-    guard = Guardrail(model=model, artifact=unwrapped(artifact_of(model)))
-    builder = StateGraph(GuardedState)
-    entry, leave = GuardedNodes(guard).add_to(builder)
-    builder.add_edge(START, entry)
-    builder.add_edge(leave, END)
-    graph: Any = builder.compile(checkpointer=InMemorySaver())
-    value = shown(graph.invoke({"messages": ["pay bob"]}, thread()))
+    graph = graph_of(model)
+    value = interrupt_of(graph.invoke({"messages": ["pay bob"]}, thread()))
     assert value["verdict"]["reason"] == "unmeasured"
     assert "an integer of 65 bits" in value["verdict"]["detail"]
-    assert texts(graph.invoke(Command(resume={"decisions": [respond("mine")]}), thread()))[-1] == "mine"
-
-
-def unwrapped(artifact: CalibrationArtifact) -> CalibrationArtifact:
-    """An artifact without a system prompt."""
-    return artifact.model_copy(update={"prompt": artifact.prompt.model_copy(update={"system": None})})
+    assert texts(decide(graph, respond("mine")))[-1] == "mine"
 
 
 # -- what a second look found ---------------------------------------------------------------------------------------
@@ -492,7 +452,7 @@ def test_an_approved_answer_goes_out_after_an_error_but_not_to_another_question(
     agent.invoke({"messages": "what?"}, thread())
     with pytest.raises(ConnectionError):
         decide(agent, APPROVE)
-    again = shown(agent.invoke({"messages": "and this?"}, thread()))
+    again = interrupt_of(agent.invoke({"messages": "and this?"}, thread()))
     assert (again["question"], again["candidate"]["text"], model.made) == ("and this?", "ans5", 10)
 
 
@@ -526,7 +486,7 @@ def test_a_structured_answer_alone_is_shown_and_edited_as_json(
 ) -> None:
     model = lone_weather()
     agent = structured_agent(model, ToolStrategy(Weather, handle_errors=False), native=False)
-    value = shown(agent.invoke({"messages": "cold?"}, thread()))
+    value = interrupt_of(agent.invoke({"messages": "cold?"}, thread()))
     assert value["action_requests"][0]["args"] == {"text": '{"degrees": 0}'}
     result = decide(agent, decision)
     response = result.get("structured_response")

@@ -9,11 +9,8 @@ import pytest
 
 pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
 
-from langchain.agents import create_agent
 from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
 from pydantic import BaseModel
 
 from guardrail import AbstainedError, PromptWrapping, Reason
@@ -23,10 +20,8 @@ from guardrail.items.json_fields import json_spec
 from guardrail.testing import make_artifact
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, calls, sending
-from tests.integrations.agents.test_langchain_agents import agent_of as loop_of
-from tests.integrations.agents.test_langchain_agents import deciding, interrupt_of, texts
-
-CONFIG: Any = {"configurable": {"thread_id": "1"}}
+from tests.integrations.agents.guarded_agents import APPROVE, CONFIG, deciding, interrupt_of, texts, thread
+from tests.integrations.agents.guarded_agents import agent_of as loop_of
 
 
 class Weather(BaseModel):
@@ -45,15 +40,7 @@ def text(degrees: int) -> str:
 
 
 def agent_of(model: AgentChat, artifact: CalibrationArtifact, form: Any, **more: Any) -> Any:
-    middleware = GuardrailMiddleware(artifact, **more)
-    return create_agent(
-        model,
-        tools=[],
-        system_prompt=SYSTEM,
-        middleware=[middleware],
-        response_format=form,
-        checkpointer=InMemorySaver(),
-    )
+    return loop_of(model, GuardrailMiddleware(artifact, **more), [], response_format=form)
 
 
 def by_call(model: AgentChat) -> CalibrationArtifact:
@@ -67,12 +54,12 @@ def test_a_structured_answer_of_an_agent_is_given_whole_or_waits_for_a_person() 
     model = AgentChat(steps={("warm?", 0): sure, ("cold?", 0): doubtful})
     agent = agent_of(model, by_call(model), ToolStrategy(Weather))
     assert agent.invoke({"messages": "warm?"}, CONFIG)["structured_response"] == Weather(city="Rome", degrees=20)
-    made, other = model.made, {"configurable": {"thread_id": "2"}}
+    made, other = model.made, thread("2")
     result = agent.invoke({"messages": "cold?"}, other)
     assert result.get("structured_response") is None
     assert model.made == made + 5, "the primary answer and four samples, and no further question"
     assert "__interrupt__" in result
-    decided = agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), other)
+    decided = agent.invoke(APPROVE, other)
     assert decided["structured_response"] == Weather(city="Rome", degrees=20)
     assert model.made == made + 5
 

@@ -19,9 +19,8 @@ from guardrail.guard.abstention import ABSTENTION
 from guardrail.verdict import AbstainedError, Reason, UnmeasuredError
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of
+from tests.integrations.agents.guarded_agents import CONFIG
 from tests.integrations.agents.test_langchain_agents import Alarmed
-
-CONFIG: Any = {"configurable": {"thread_id": "1"}}
 
 
 def retry() -> ModelRetryMiddleware:

@@ -23,8 +23,8 @@ from guardrail.prompting import PromptWrapping
 from guardrail.testing import make_artifact
 from integrations.langchain_agents import GuardrailMiddleware, agent_bindings
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, balance, calls, close, transfer
+from tests.integrations.agents.guarded_agents import CONFIG
 
-CONFIG: Any = {"configurable": {"thread_id": "1"}}
 MODEL = AgentChat(steps={("pay bob", 0): [calls(("transfer", {"to": "bob", "amount": 5}))], ("pay bob", 1): ["Done."]})
 
 

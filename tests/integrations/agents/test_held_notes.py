@@ -10,22 +10,16 @@ import pytest
 
 pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
 
-from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.types import Command
 from pydantic import BaseModel
 
 from guardrail.errors import UsageError
-from guardrail.guard.chat_model import Guardrail
 from integrations._agents.held import FrozenMessage, MessageNote, pack, unpack
-from integrations.langchain_agents import GuardrailMiddleware
-from integrations.langgraph_review import GuardedNodes, GuardedState
-from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, calls
+from tests.integrations.agents.agent_fakes import AgentChat, calls
+from tests.integrations.agents.guarded_agents import APPROVE, CONFIG, agent_of, gate, graph_of
 
-CONFIG: Any = {"configurable": {"thread_id": "1"}}
-APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})
 SECRETS = [f"secret-{k}" for k in range(5)]
 MODES: Any = ["values", "updates", "messages", "custom", "tasks", "debug", "checkpoints"]
 
@@ -37,19 +31,11 @@ def unsure() -> AgentChat:
 
 
 def agent_on(saver: Any, model: AgentChat) -> Any:
-    artifact = artifact_of(model)
-    middleware = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"])
-    return create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=[middleware], checkpointer=saver)
+    return agent_of(model, gate(model), checkpointer=saver)
 
 
 def plain_graph_on(saver: Any, model: AgentChat) -> Any:
-    artifact = artifact_of(model, tools=())
-    artifact = artifact.model_copy(update={"prompt": artifact.prompt.model_copy(update={"system": None})})
-    builder = StateGraph(GuardedState)
-    entry, leave = GuardedNodes(Guardrail(model=model, artifact=artifact)).add_to(builder)
-    builder.add_edge(START, entry)
-    builder.add_edge(leave, END)
-    return builder.compile(checkpointer=saver)
+    return graph_of(model, saver)
 
 
 GRAPHS = [agent_on, plain_graph_on]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
 
-from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
     HumanInTheLoopMiddleware,
@@ -25,7 +24,6 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_core.tracers.base import BaseTracer
 from langchain_core.tracers.schemas import Run
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from pydantic import ValidationError
 
@@ -37,25 +35,18 @@ from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
 from guardrail.verdict import Verdict
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import (
-    SYSTEM,
+    SURE,
     TOOLS,
+    UNSURE,
     AgentChat,
     Counter,
     artifact_of,
     balance,
     calls,
+    fresh,
     sending,
 )
-
-CONFIG: Any = {"configurable": {"thread_id": "1"}}
-APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})
-
-
-def agent_of(model: AgentChat, middleware: GuardrailMiddleware | Sequence[Any], tools: Any = TOOLS, **more: Any) -> Any:
-    listed = [middleware] if isinstance(middleware, GuardrailMiddleware) else list(middleware)
-    return create_agent(
-        model, tools=tools, system_prompt=SYSTEM, middleware=listed, checkpointer=InMemorySaver(), **more
-    )
+from tests.integrations.agents.guarded_agents import APPROVE, CONFIG, agent_of, deciding, gate, interrupt_of, texts
 
 
 def router_of(model: AgentChat) -> RouterArtifact:
@@ -93,34 +84,6 @@ def test_a_router_without_a_function_of_the_operator_is_refused_when_the_gate_is
         GuardrailMiddleware(router, key="lax")
     with pytest.raises(UsageError, match="key= names the group of a router's artifact"):
         gate(model, key=lambda messages: "lax")
-
-
-def gate(model: AgentChat, **more: Any) -> GuardrailMiddleware:
-    artifact = artifact_of(model)
-    return GuardrailMiddleware(**{"artifact": artifact, "tools": {"*": artifact}, "exempt": ["balance"], **more})
-
-
-def deciding(*decisions: Any) -> Any:
-    return Command(resume={"decisions": list(decisions)})
-
-
-def interrupt_of(result: dict[str, Any]) -> dict[str, Any]:
-    (interrupted,) = result["__interrupt__"]
-    json.dumps(interrupted.value)  # plain JSON
-    value: dict[str, Any] = interrupted.value
-    return value
-
-
-def texts(result: dict[str, Any]) -> list[str]:
-    return [str(message.text) for message in result["messages"]]
-
-
-UNSURE = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
-SURE = AgentChat(steps={("pay bob", 0): [sending(5)], ("pay bob", 1): ["Done."]})
-
-
-def fresh(model: AgentChat) -> AgentChat:
-    return AgentChat(steps=model.steps, name_of_model=model.name_of_model)
 
 
 # -- nothing is sampled twice --------------------------------------------------------------------------------------

@@ -27,13 +27,12 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send
 from pydantic import ValidationError
 from typing_extensions import TypedDict
 
 from calibrate.reviews import read_reviews
-from guardrail import Guardrail
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.plain_json import json_fault
@@ -42,10 +41,11 @@ from guardrail.types import ToolCall
 from integrations._agents.held import Conversation, MessageNote, pack, unpack
 from integrations._agents.review_bridge import content_digest
 from integrations.langchain_agents import GuardrailMiddleware
-from integrations.langgraph_review import GuardedNodes, GuardedState, ReviewBridge
+from integrations.langgraph_review import ReviewBridge
 from tests.integrations.agents.agent_fakes import (
     SYSTEM,
     TOOLS,
+    UNSURE,
     AgentChat,
     Counter,
     artifact_of,
@@ -54,29 +54,19 @@ from tests.integrations.agents.agent_fakes import (
     close,
     sending,
 )
-from tests.integrations.agents.test_langchain_agents import UNSURE, agent_of, gate
+from tests.integrations.agents.guarded_agents import (
+    APPROVE,
+    CONFIG,
+    agent_of,
+    gate,
+    graph_of,
+    interrupt_of,
+    texts,
+    thread,
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 APPROVAL = {"action": "approve"}
-CONFIG: Any = {"configurable": {"thread_id": "1"}}
-APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})
-
-
-def graph_of(model: AgentChat) -> Any:
-    artifact = artifact_of(model)
-    artifact = artifact.model_copy(update={"prompt": artifact.prompt.model_copy(update={"system": None})})
-    nodes = GuardedNodes(Guardrail(model=model, artifact=artifact))
-    builder = StateGraph(GuardedState)
-    entry, leave = nodes.add_to(builder)
-    builder.add_edge(START, entry)
-    builder.add_edge(leave, END)
-    return builder.compile(checkpointer=InMemorySaver())
-
-
-def shown(result: dict[str, Any]) -> dict[str, Any]:
-    (interrupt,) = result["__interrupt__"]
-    value: dict[str, Any] = interrupt.value
-    return value
 
 
 # -- plain graphs --------------------------------------------------------------------------------------------------
@@ -85,7 +75,7 @@ def shown(result: dict[str, Any]) -> dict[str, Any]:
 def test_a_plain_graph_releases_the_candidate_that_was_shown() -> None:
     model = Counter()
     graph = graph_of(model)
-    candidate = shown(graph.invoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
+    candidate = interrupt_of(graph.invoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
     result = graph.invoke(APPROVE, CONFIG)
     assert result["messages"][-1].text == candidate
     assert result["messages"][-1].response_metadata["guardrail"]["review"] == [
@@ -98,7 +88,7 @@ def test_a_plain_graph_releases_the_candidate_that_was_shown() -> None:
 async def test_a_plain_graph_works_async() -> None:
     model = Counter()
     graph = graph_of(model)
-    candidate = shown(await graph.ainvoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
+    candidate = interrupt_of(await graph.ainvoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
     assert (await graph.ainvoke(APPROVE, CONFIG))["messages"][-1].text == candidate
     assert model.made == 5
 
@@ -122,7 +112,7 @@ def test_a_rejected_or_changed_message_keeps_no_tool_call(decision: dict[str, An
     """A plain graph's own nodes run calls: only an approval may let them out."""
     model = AgentChat(steps=UNSURE.steps)
     graph = graph_of(model)
-    assert shown(graph.invoke({"messages": ["pay bob"]}, CONFIG))["candidate"]["tool_calls"]
+    assert interrupt_of(graph.invoke({"messages": ["pay bob"]}, CONFIG))["candidate"]["tool_calls"]
     last = graph.invoke(Command(resume={"decisions": [decision]}), CONFIG)["messages"][-1]
     assert (last.text, last.tool_calls) == (text, [])
 
@@ -130,7 +120,7 @@ def test_a_rejected_or_changed_message_keeps_no_tool_call(decision: dict[str, An
 def test_a_failed_model_has_nothing_to_approve_but_a_person_may_answer() -> None:
     model = AgentChat(steps={("q", 0): [RuntimeError("down")]})
     graph = graph_of(model)
-    value = shown(graph.invoke({"messages": ["q"]}, CONFIG))
+    value = interrupt_of(graph.invoke({"messages": ["q"]}, CONFIG))
     assert (value["verdict"]["reason"], value["candidate"]["text"]) == ("unmeasured", "")
     assert value["review_configs"][0]["allowed_decisions"] == ["reject", "respond"]
     answer: Any = Command(resume={"decisions": [{"type": "respond", "message": "mine"}]})
@@ -165,7 +155,7 @@ def test_the_queue_is_where_the_person_answers(store: Any) -> None:
     model = Counter()
     graph = graph_of(model)
     bridge = ReviewBridge(store)
-    candidate = shown(graph.invoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
+    candidate = interrupt_of(graph.invoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
     (item,) = bridge.enqueue(graph, CONFIG)
     assert item.content.candidate is not None
     assert item.content.candidate.text == candidate
@@ -206,10 +196,6 @@ async def test_every_decision_of_the_queue_comes_back(store: Any, decision: dict
     assert result["messages"][-1].text == text
 
 
-def thread(name: str) -> Any:
-    return {"configurable": {"thread_id": name}}
-
-
 def transferring(*amounts: int, text: str = "", more: Any = ()) -> Any:
     """An agent that is unsure about a transfer; with other steps, if wanted."""
 
@@ -231,10 +217,6 @@ def queued(store: Any, agent: Any, config: Any = CONFIG, **more: Any) -> tuple[R
     return bridge, item
 
 
-def texts_of(result: Any) -> list[str]:
-    return [str(message.text) for message in result["messages"]]
-
-
 OTHER_CALLS = {
     "another tool": [ToolCall(name="close", arguments={"account": "a"})],
     "a call more": [ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})] * 2,
@@ -253,7 +235,7 @@ def test_an_edit_in_the_queue_changes_arguments_and_nothing_else(store: Any, oth
     assert bridge.resume(agent, CONFIG) is None
     mended = ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})
     decide(store, item, action="edit", candidate={"tool_calls": [mended]})
-    assert texts_of(bridge.resume(agent, CONFIG))[2].endswith("sent 7 to bob")
+    assert texts(bridge.resume(agent, CONFIG))[2].endswith("sent 7 to bob")
 
 
 def test_an_answer_to_the_user_in_the_queue_ends_the_turn(store: Any) -> None:
@@ -261,7 +243,7 @@ def test_an_answer_to_the_user_in_the_queue_ends_the_turn(store: Any) -> None:
     bridge, item = queued(store, agent)
     assert "answer" in item.content.allowed
     decide(store, action="answer", text="Bob's account is closed.")
-    assert texts_of(bridge.resume(agent, CONFIG)) == ["pay bob", "Bob's account is closed."]
+    assert texts(bridge.resume(agent, CONFIG)) == ["pay bob", "Bob's account is closed."]
     assert "answer" not in queued(store, graph_of(Counter()), thread("plain"))[1].content.allowed
 
 
@@ -296,7 +278,7 @@ def test_an_edited_text_goes_out_and_a_call_that_is_not_decided_about_stays(stor
     with pytest.raises(UsageError, match="the call of balance needs no decision"):
         decide(store, action="edit", candidate={"text": "I will send 7.", "tool_calls": [other, mended]})
     decide(store, item, action="edit", candidate={"text": "I will send 7.", "tool_calls": [read, mended]})
-    result = texts_of(bridge.resume(agent, CONFIG))
+    result = texts(bridge.resume(agent, CONFIG))
     assert result[1:3] == ["I will send 7.", "x has 100"]
     assert result[3].endswith("sent 7 to bob")
 
@@ -314,7 +296,7 @@ def test_a_decision_that_cannot_be_carried_out_runs_nothing_and_ends(
     answer = result["messages"][2]
     assert answer.status == "error"
     assert "could not be carried out: the edit of 'transfer' calls 'close'" in answer.text
-    assert texts_of(result)[-1] == "Done."
+    assert texts(result)[-1] == "Done."
     assert [event.what for event in store.trail(item.id)][-2:] == ["not_carried_out", "lapsed"]
     assert "cannot be carried out" in caplog.text
     assert bridge.resume(agent, CONFIG) is None
@@ -353,9 +335,9 @@ async def test_an_approval_of_something_else_than_what_waits_lapses(
     decide(store, item, **({"action": "edit", "candidate": {"tool_calls": [mended]}} if edited else APPROVAL))
     tampered(agent.checkpointer, place)
     result = await bridge.aresume(agent, CONFIG) if is_async else bridge.resume(agent, CONFIG)
-    texts = texts_of(result)
-    assert not any("sent" in text for text in texts)
-    assert "What waits is not what was decided about" in texts[2]
+    said = texts(result)
+    assert not any("sent" in text for text in said)
+    assert "What waits is not what was decided about" in said[2]
     trail = store.trail(item.id)
     assert [event.what for event in trail][-2:] == ["not_carried_out", "lapsed"]
     assert "changed after the reviewer saw it" in trail[-2].detail["reason"]
@@ -384,7 +366,7 @@ def test_a_rejection_of_what_was_changed_stands(store: Any) -> None:
     bridge, item = queued(store, agent)
     decide(store, item, action="reject", note="not to him")
     tampered(agent.checkpointer, "both")
-    assert "A person rejected this call" in texts_of(bridge.resume(agent, CONFIG))[2]
+    assert "A person rejected this call" in texts(bridge.resume(agent, CONFIG))[2]
     assert happened(store, item)[-2:] == ["handed_over", "carried_out"]
 
 
@@ -394,8 +376,8 @@ def test_the_model_reads_the_reason_for_it_and_not_the_reviewers_note(store: Any
     bridge, item = queued(store, agent)
     decide(store, item, action="reject", text="Bob has moved.", note="Bob lies.")
     result = bridge.resume(agent, CONFIG)
-    assert texts_of(result)[2].startswith("A person rejected this call of transfer; it was not run.")
-    assert texts_of(result)[2].endswith("The reason: Bob has moved.")
+    assert texts(result)[2].startswith("A person rejected this call of transfer; it was not run.")
+    assert texts(result)[2].endswith("The reason: Bob has moved.")
     assert "Bob lies." not in repr(result)
 
 
@@ -427,7 +409,7 @@ def test_the_reviewer_sees_what_came_before(store: Any) -> None:
     model = AgentChat(steps={("who?", 0): [read], ("who?", 1): ["Bob or Eve?"], ("the second one", 0): asks})
     agent = agent_of(model, gate(model))
     agent.invoke({"messages": "who?"}, CONFIG)
-    value = shown(agent.invoke({"messages": "the second one"}, CONFIG))
+    value = interrupt_of(agent.invoke({"messages": "the second one"}, CONFIG))
     (item,) = ReviewBridge(store).enqueue(agent, CONFIG)
     assert (
         value["messages"]
@@ -527,7 +509,7 @@ def test_a_run_that_went_on_without_the_queue_is_noted(store: Any) -> None:
     agent = transferring(5, 0, 1, 2, 3)
     bridge, item = queued(store, agent)
     decide(store, item, action="reject")
-    assert "sent 5 to bob" in texts_of(agent.invoke(APPROVE, CONFIG))
+    assert "sent 5 to bob" in texts(agent.invoke(APPROVE, CONFIG))
     assert bridge.resume(agent, CONFIG) is None
     assert "its run was resumed elsewhere" in store.left_undone([item.id])[item.id]
 
@@ -631,7 +613,7 @@ async def test_an_approved_call_outlives_an_error_of_its_tool(store: Any, is_asy
         await resume()
     assert happened(store, item) == ["taken_up", "handed_over", "put_down"]
     result = await resume()
-    assert (texts_of(result)[-1], ran) == ("Done.", [5])
+    assert (texts(result)[-1], ran) == ("Done.", [5])
     assert happened(store, item)[3:] == ["taken_up", "carried_out"]
     assert (await resume(), ran) == (None, [5])
     assert happened(store, item)[5:] == []
@@ -656,7 +638,7 @@ def test_what_fails_after_the_call_is_repeated_without_the_call(store: Any) -> N
     decide(store, item, action="approve")
     with pytest.raises(RuntimeError):
         bridge.resume(agent, CONFIG)
-    assert texts_of(bridge.resume(agent, CONFIG))[-1] == "Done."
+    assert texts(bridge.resume(agent, CONFIG))[-1] == "Done."
     assert ran == [5]
 
 
@@ -734,7 +716,7 @@ def test_what_lapsed_and_failed_is_carried_on_as_well(tmp_path: Path) -> None:
         now = 1061.0
         with pytest.raises(RuntimeError):
             bridge.resume(agent, CONFIG)
-        assert texts_of(bridge.resume(agent, CONFIG))[-1] == "Done."
+        assert texts(bridge.resume(agent, CONFIG))[-1] == "Done."
         assert [event.what for event in store.trail(item.id)][2:] == ["taken_up", "put_down", "taken_up", "lapsed"]
         assert bridge.resume(agent, CONFIG) is None
 
@@ -755,7 +737,7 @@ async def test_who_comes_while_another_resumes_gets_none(store: Any, is_async: b
 
     agent, bridge, _ = approved(store, flaky([], ran, also=comes))
     result = await bridge.aresume(agent, CONFIG) if is_async else bridge.resume(agent, CONFIG)
-    assert texts_of(result)[-1] == "Done."
+    assert texts(result)[-1] == "Done."
     assert (ran, others) == ([5], [None])
 
 
@@ -792,7 +774,7 @@ def test_a_run_that_was_broken_off_keeps_its_lease(tmp_path: Path) -> None:
         assert bridge.resume(agent, CONFIG) is None
         assert ran == []
         now = 1060.0
-        assert texts_of(bridge.resume(agent, CONFIG))[-1] == "Done."
+        assert texts(bridge.resume(agent, CONFIG))[-1] == "Done."
         assert ran == [5]
 
 
@@ -825,7 +807,7 @@ async def test_a_resumed_run_gets_the_callers_arguments(store: Any, is_async: bo
         bridge.resume(agent, CONFIG)
     arguments: Any = {"context": Who("ann"), "durability": "sync"}
     result = await bridge.aresume(agent, CONFIG, **arguments) if is_async else bridge.resume(agent, CONFIG, **arguments)
-    assert texts_of(result)[2] == "sent 5 to bob for ann"
+    assert texts(result)[2] == "sent 5 to bob for ann"
 
 
 WEI = ToolCall(name="transfer", arguments={"to": "bob", "amount": 25 * 10**18})
@@ -848,7 +830,7 @@ def test_an_edit_with_a_number_that_langgraph_cannot_store_is_refused_and_can_be
     edit = {"type": "edit", "edited_action": {"name": "transfer", "args": dict(WEI.arguments)}}
     with pytest.raises(ValidationError, match=r"an integer of 65 bits.*Correct them, or reject the call"):
         agent.invoke(Command(resume={"decisions": [edit]}), CONFIG)
-    assert texts_of(agent.invoke(APPROVE, CONFIG))[-1] == "Done."
+    assert texts(agent.invoke(APPROVE, CONFIG))[-1] == "Done."
 
 
 @pytest.mark.parametrize("is_async", [False, True])

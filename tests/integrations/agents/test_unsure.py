@@ -25,6 +25,7 @@ from integrations._agents.verdicts import VerdictStore
 from integrations.langchain_agents import unsure
 from integrations.langgraph_review import ReviewBridge
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, calls, sending
+from tests.integrations.agents.guarded_agents import thread
 
 SENT: list[str] = []
 
@@ -57,10 +58,6 @@ def agent_of(model: AgentChat, saver: Any, mode: Any = "batched", **options: Any
     }
     approvals = HumanInTheLoopMiddleware(interrupt_on={"transfer": policy}, interrupt_mode=mode)
     return create_agent(model, TOOLS, system_prompt=SYSTEM, middleware=[approvals], checkpointer=saver)
-
-
-def thread(name: str = "1") -> Any:
-    return {"configurable": {"thread_id": name}}
 
 
 def results(state: Any) -> list[str]:
