@@ -115,12 +115,10 @@ def _units(table: RecordTable, groups: Groups) -> tuple[Places, int]:
     shared = np.flatnonzero(count[code] > 1)
     if not shared.size:
         return unit_of, n_units
-    joined = _Joined(n_units)
     asked_by: dict[int, int] = {}
-    for question, unit in zip(code[shared].tolist(), unit_of[shared].tolist(), strict=True):
-        joined.join(asked_by.setdefault(question, unit), unit)
-    units, unit_of = np.unique([joined.first_of(unit) for unit in unit_of.tolist()], return_inverse=True)
-    return unit_of, units.size
+    same = zip(code[shared].tolist(), unit_of[shared].tolist(), strict=True)
+    joined = _joined(n_units, [(asked_by.setdefault(question, unit), unit) for question, unit in same])
+    return joined[unit_of], int(joined.max()) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +159,7 @@ _WORDS = range(6, 300)
 
 
 def _nearly_equal(table: RecordTable) -> Dependence | None:
-    kinds = _Joined(len(table))
+    equal: list[tuple[int, int]] = []
     first: dict[Any, int] = {}
     for place, record in enumerate(table):
         words = record.question.casefold().split()
@@ -170,35 +168,26 @@ def _nearly_equal(table: RecordTable) -> Dependence | None:
         said, hashes = record.answer.strip().casefold(), [hash(pair) for pair in enumerate(words)]
         whole = sum(hashes)
         for position, each in enumerate(hashes):  # equal for questions that differ at this position only
-            kinds.join(first.setdefault((len(words), position, whole - each, said), place), place)
-    of = np.array([kinds.first_of(place) for place in range(len(table))], dtype=np.int64)
-    firsts, counts = np.unique(of, return_counts=True)
+            equal.append((first.setdefault((len(words), position, whole - each, said), place), place))
+    kinds = _joined(len(table), equal)
+    counts = np.bincount(kinds)
     several = counts > 1
     n, units = int(counts[several].sum()), int(several.sum())
     if n - units < max(1, 0.05 * len(table)):
         return None
-    one = int(firsts[several][0])
-    other = int(np.flatnonzero(of == one)[1])
+    one, other, *_ = np.flatnonzero(kinds == np.argmax(several)).tolist()
     grouped = None not in table.coded("group")[1]
     return Dependence(n, units, (table[one].id, table[other].id), grouped)
 
 
-class _Joined:
-    """Sets of places that are joined pair by pair; each is known by its first place."""
+def _joined(n: int, pairs: Sequence[tuple[int, int]]) -> Places:
+    """Number of the set that each of n places belongs to, where pairs of places are in one set."""
+    from scipy.sparse import coo_array, csgraph  # slow to import
 
-    def __init__(self, n: int) -> None:
-        self._before = list(range(n))  # an earlier member of the set; the first is its own
-
-    def first_of(self, place: int) -> int:
-        before = self._before
-        while before[place] != place:
-            before[place] = before[before[place]]  # shorter for the next search
-            place = before[place]
-        return place
-
-    def join(self, a: int, b: int) -> None:
-        one, other = self.first_of(a), self.first_of(b)
-        self._before[max(one, other)] = min(one, other)
+    ends = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    graph = coo_array((np.ones(ends.shape[1], dtype=np.int64), (ends[0], ends[1])), shape=(n, n))
+    sets: Places = csgraph.connected_components(graph, directed=False)[1].astype(np.int64)
+    return sets
 
 
 def all_grouped(records: Sequence[Record]) -> RecordTable:
