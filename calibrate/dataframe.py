@@ -20,7 +20,7 @@ from guardrail.describe import describe, fits_line, nouns_of
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.items.measure import items_measure
 from guardrail.items.spec import ITEMS
-from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.plain_json import canonical_json, sha256_hex, spelled
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
@@ -633,6 +633,6 @@ def _plain(value: Any, missing: float | None = None, *, inside: float | None = N
         return {str(name): _plain(item, inside, inside=inside) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, inside, inside=inside) for item in value]
-    if isinstance(value, str) and value.encode("utf-8", "replace").decode() != value:
+    if isinstance(value, str) and spelled(value) != value:
         raise UsageError(f"a text has half of a character: {value[:80]!r}. Write it whole, or remove it.")
     return missing if is_nan(value) or type(value).__name__ in ("NAType", "NaTType") else value

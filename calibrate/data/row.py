@@ -191,7 +191,7 @@ def search(path: str, document: Any, flag: str) -> Any:
         ) from error
 
 
-def read_json(text: str) -> Any:
+def whole_json(text: str) -> Any:
     """The value that a text writes as JSON.
 
     Raises:
@@ -211,7 +211,7 @@ def parsed(value: Any) -> Any:
     """A cell as JSON if it is an object or a list."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         with suppress(ValueError):
-            return read_json(value)
+            return whole_json(value)
     return value
 
 
@@ -224,7 +224,7 @@ def read_list(text: str) -> list[Any] | None:
 def _literal(text: str) -> Any:
     """The value that a text writes, as JSON or as Python's repr or NumPy's str does; None if it is none."""
     with suppress(ValueError, RecursionError):
-        return read_json(text)
+        return whole_json(text)
     with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError, tokenize.TokenError):
         return _whole(text, ast.literal_eval(_with_commas(text)))
     return None

@@ -19,7 +19,7 @@ from typing import Any
 
 from guardrail.errors import RecordError, UsageError, require
 
-from .row import RawRow, read_json, search, short
+from .row import RawRow, search, short, whole_json
 
 KINDS = ("csv", "json", "jsonl", "parquet")
 """Kinds of files with one row a question; csv stands for every table in a text file."""
@@ -110,7 +110,7 @@ def _json(content: bytes, path: Path, line: int | None = None) -> Any:
     where = f"{path}:{line or 1}"
     way_out = "The file is truncated, or not a JSON document." if line is None else "Each line must be one JSON object."
     try:
-        return read_json(content.decode("utf-8-sig"))
+        return whole_json(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise RecordError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
     except UnicodeEncodeError as error:

@@ -215,15 +215,3 @@ def test_confidences_that_are_read_wrongly_are_said_before_a_fit(tmp_path: Path)
     assert "Check" not in run(
         "import", source, "--out", out, "--replace", "--map", "confidence=stated", "--map", "correct=ok"
     )
-    percentages = tmp_path / "p.csv"
-    percentages.write_text("id,ok,sure\na,1,55\n")
-    shown = run(
-        "import", percentages, "--out", tmp_path / "p.jsonl", "--map", "confidence=sure", "--map", "correct=ok", code=1
-    )
-    remedy = (
-        "a confidence must be in [0, 1], or have the sign %. Map the column that holds one; if this one holds numbers "
-        "that are higher for certain answers, --map certainty=sure"
-    )
-    assert f"got '55'; {remedy}" in shown
-    run("import", percentages, "--out", tmp_path / "p.jsonl", "--map", "certainty=sure:sure", "--map", "correct=ok")
-    assert read_records(tmp_path / "p.jsonl").records[0].scores["imported:sure"].value == -55

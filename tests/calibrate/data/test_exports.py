@@ -408,13 +408,6 @@ def test_infinite_scores_and_empty_answers_are_not_measured(tmp_path: Path) -> N
     assert any(note.startswith("1 scores have values that were not measured") for note in imported.notes)
 
 
-def test_graded_scores_without_any_text_are_numbered(tmp_path: Path) -> None:
-    rows = [{"u": 0.2, "correct": True}, {"u": 0.7, "correct": False}]
-    columns = parse_map(["score=u"])
-    records = import_file(write(tmp_path / "s.jsonl", rows), ImportSettings(columns=columns)).file.records
-    assert [(record.id[:6], record.correct) for record in records] == [("row-1-", True), ("row-2-", False)]
-
-
 # -- Remedies ----------------------------------------------------------------------------------------------------------
 
 QA = {"question": "Highest peak of Africa?", "answer": "Kilimanjaro"}
@@ -498,14 +491,12 @@ def test_an_option_without_a_likelihood_leaves_the_question_unmeasured(
     assert any(note.startswith("1 rows have scores of options that were not measured") for note in imported.notes)
 
 
-def test_percent_signs_whole_numbers_and_null_samples_are_read(tmp_path: Path) -> None:
+def test_percent_signs_and_whole_numbers_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", [{"id": 7.0, "sure": "85 %"}, {"id": 8.0, "sure": "40%"}])
     records = import_file(path, ImportSettings(columns=parse_map(["confidence=sure"]))).file.records
     assert [record.scores["imported:sure"].value for record in records] == pytest.approx([0.15, 0.6])
-    path = write(tmp_path / "p.jsonl", [{"id": 7.0, "samples": ["x", None]}, {"id": 8, "samples": ["x", "y"]}])
-    imported = import_file(path)
-    assert [record.id for record in imported.file.records] == ["7", "8"]
-    assert "1 samples are null; they are empty answers, as at run time." in imported.notes
+    path = write(tmp_path / "p.jsonl", [{"id": 7.0, "answer": "x"}])
+    assert import_file(path).file.records[0].id == "7"
 
 
 # -- What other people reported about these exports --------------------------------------------------------------------
