@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -110,23 +110,27 @@ class ColumnMap:
         """Every column, or path, that is read where a row has it."""
         return {name for field in FIELDS for name in self.of(field)} | self.named
 
-    def fields(self, row: RawRow) -> RawRow:
-        """The row with its values by field, and by key of the scores; errors name the columns.
+    def fields(self, rows: Iterable[RawRow]) -> list[RawRow]:
+        """The rows with their values by field, and by key of the scores; errors name the columns.
 
         The values of several columns are a list, those of option scores an object. NaN is no value, as in data frames.
+
+        Args:
+            rows: Rows with the values at the paths that the map names (`RawRow.with_paths`).
         """
-        row = row.with_paths(sorted(self.named))
-        values: dict[str, Any] = {}
         named = {**{name: self.of(name) for name in FIELDS}, **{score.key: (score.column,) for score in self.scores}}
-        for name, columns in named.items():
-            cells = {column: row.values.get(column) for column in columns if not is_nan(row.values.get(column))}
-            if not any(column in row.values for column in cells):
-                continue
-            if name == "option_scores" and len(columns) > 1:
-                values[name] = cells
-            else:
-                values[name] = [cells.get(column) for column in columns] if len(columns) > 1 else cells[columns[0]]
-        return replace(row, values=values, columns={name: ",".join(columns) for name, columns in named.items()})
+        columns = {name: ",".join(columns) for name, columns in named.items()}
+
+        def values_of(row: RawRow) -> Iterator[tuple[str, Any]]:
+            there = {column: value for column, value in row.values.items() if not is_nan(value)}
+            for name, columns in named.items():
+                if len(columns) == 1 and columns[0] in there:
+                    yield name, there[columns[0]]
+                elif len(columns) > 1 and any(column in there for column in columns):
+                    cells = {column: there.get(column) for column in columns}
+                    yield name, cells if name == "option_scores" else list(cells.values())
+
+        return [replace(row, values=dict(values_of(row)), columns=columns) for row in rows]
 
     def found(self, rows: Iterable[RawRow]) -> frozenset[str]:
         """The fields that are mapped, or that some row has, of rows by field: all rows are read for them."""

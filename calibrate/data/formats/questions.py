@@ -96,7 +96,7 @@ def _mapped(rows: Sequence[RawRow], columns: ColumnMap) -> Read:
     plain = ("id", "question", "references", "options", "group")
     mapped = {name: columns.of(name) for name in plain if columns.mapped(name)}
     only = ColumnMap({**dict.fromkeys(set(FIELDS).difference(plain), ()), **mapped})
-    by_field = [only.fields(row) for row in rows]
+    by_field = only.fields(row.with_paths(sorted(only.named)) for row in rows)
     builder = Builder(ImportSettings(columns=only), only.found(by_field))
     return ((row, builder.build(row).to_question()) for row in by_field)
 

@@ -128,11 +128,12 @@ def import_rows(
     path, settings = Path(name), settings or ImportSettings()
     columns, found, is_export = settings.columns, list(rows), settings.format in EXPORTS
     good = [row for row in found if isinstance(row, RawRow)]
-    whole = [row.with_paths(sorted(columns.named)) for row in good]
+    wanted = sorted(columns.named)
+    whole = [row.with_paths(wanted) for row in good]
     names = column_names(good)
     # A path that leads nowhere in every row is as wrong as a column that no row has.
-    seen = {*names, *(name for row in whole for name in columns.named if row.values.get(name) is not None)}
-    mapped = [columns.fields(row) for row in whole]
+    seen = {*names, *(name for row in whole for name in wanted if row.values.get(name) is not None)}
+    mapped = columns.fields(whole)
     builder = Builder(settings, columns.found(mapped))
     if good:
         _refuse_empty(good[0], builder.fields, columns, names)
