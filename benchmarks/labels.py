@@ -2,7 +2,7 @@
 
 Mean share of all questions that is answered, in per cent, over simulated calibrations with 150, 300, 600 and 1,000
 labels: by `certified` and by `acrc`, each with labels drawn from all questions and from the lowest half of the scores
-(`calibrate sample --scope 0.5 --fixed-beforehand`). Populations are the four of the base paper's tables, in closed
+(`calibrate sample --scope 0.5`). Populations are the four of the base paper's tables, in closed
 form; data sets are recorded outputs, of which every calibration labels a random part, and acceptance is the share of
 all scores at or below the threshold.
 

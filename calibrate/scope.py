@@ -5,9 +5,9 @@ a *scope* (a share of the lowest scores), and label a uniform random part of wha
 is ever accepted. The error rate behind a threshold t <= cut does not change when only scores <= cut are looked at, so
 every rule and certificate holds as stated, with n the labelled questions; acceptance is counted over all questions.
 
-The cut must not depend on labels of the fit. A share chosen after looking at the scores needs a pool below the cut of
-at least three times the labels: an adversary who sees all scores and has a pool no larger than the labels reaches a
-failure probability of .153 at delta = .1 (.094 with twice, .070 with five times the pool).
+The cut must not depend on labels of the fit. A share may be chosen after looking at the scores, so the pool below the
+cut must be at least three times the labels: an adversary who sees all scores and has a pool no larger than the labels
+reaches a failure probability of .153 at delta = .1 (.094 with twice, .070 with five times the pool).
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ def draw_to_label(
     share: float,
     n: int,
     seed: int = 0,
-    fixed_beforehand: bool = False,
     without_failed: bool = False,
 ) -> RecordFile:
     """Draw what to label: n questions, uniformly, from the share of the lowest scores.
@@ -56,11 +55,10 @@ def draw_to_label(
     Args:
         file: Scored records without labels.
         estimator: Key of the score.
-        share: The scope, in (0, 1]; 1 draws from all measured questions.
+        share: The scope, in (0, 1]; 1 draws from all measured questions. Below 1 the pool within the scope has to be at
+            least three times n.
         n: Questions to draw.
         seed: Same seed, same draw.
-        fixed_beforehand: The share was fixed before anybody looked at these scores. Otherwise the pool within the scope
-            has to be at least three times n.
         without_failed: As for `calibrate.fit_artifact`.
 
     Raises:
@@ -80,7 +78,7 @@ def draw_to_label(
     cut = cut_at(pool, share)
     # Sorted by id, so that the draw depends on the seed and not on the order of the file.
     within = sorted(file.records.take(values <= cut), key=lambda record: record.id)
-    _refuse_few(len(within), pool.size, n, share, fixed_beforehand=fixed_beforehand)
+    _refuse_few(len(within), pool.size, n, share)
     order = np.random.default_rng(seed).permutation(len(within))[:n]
     drawn = tuple(within[i] for i in order.tolist())
     scope = Scope(
@@ -93,7 +91,6 @@ def draw_to_label(
         n_within=len(within),
         n=n,
         seed=seed,
-        fixed_beforehand=fixed_beforehand,
         drawn_sha256=draw_digest(drawn, estimator),
     )
     header = file.header.model_copy(
@@ -117,18 +114,17 @@ def _refuse_labelled(file: RecordFile) -> None:
         raise UsageError(f"{file.path} is itself a sample that was drawn to be labelled. Give the file it came from.")
 
 
-def _refuse_few(within: int, pool: int, n: int, share: float, *, fixed_beforehand: bool) -> None:
+def _refuse_few(within: int, pool: int, n: int, share: float) -> None:
     """Refuse a scope with too few questions for n labels."""
     if n > within:
         raise UsageError(f"only {within} questions are within scope {share:g}, fewer than n = {n}. Score more.")
     # At share 1 no cut is chosen, so nobody could have chosen it with an eye on the scores.
     needed = POOL_FACTOR * n
-    if share < 1 and not fixed_beforehand and within < needed:
+    if share < 1 and within < needed:
         raise UsageError(
             f"{within} questions are within scope {share:g}; a scope that may have been chosen after looking at the "
-            f"scores needs at least {POOL_FACTOR} x {n} = {needed}. Draw {within // POOL_FACTOR} or fewer, score more "
-            f"questions (about {math.ceil(needed / share)} in all; there are {pool}), or say that the share was fixed "
-            "before anybody looked (--fixed-beforehand)."
+            f"scores needs at least {POOL_FACTOR} x {n} = {needed}. Draw {within // POOL_FACTOR} or fewer, or score "
+            f"more questions (about {math.ceil(needed / share)} in all; there are {pool})."
         )
 
 
@@ -152,8 +148,7 @@ def refuse_scope_after_labels(file: RecordFile, share: float, labelled: Sequence
             raise UsageError(
                 f"{drawn.path} has labels on {known} of these questions, drawn within scope {scope.share:g}. A scope "
                 f"of {share:g} that is chosen after they were seen may depend on them, and then no rule keeps its "
-                f"promise. Draw with --scope {scope.share:g}; or leave those questions out of --records; or pass "
-                "--fixed-beforehand, if this scope was fixed before anybody looked."
+                f"promise. Draw with --scope {scope.share:g}; or leave those questions out of --records."
             )
 
 

@@ -351,10 +351,10 @@ def scope_in_words(scope: Scope, score: EstimatorSpec) -> str | None:
     """The questions that a promise is about, in one sentence; None if it is about all questions."""
     if scope.cut is None:
         return None
-    chosen = "fixed beforehand" if scope.fixed_beforehand else f"with {scope.n_within} questions below it"
     return (
         f"{scope.n} questions drawn (seed {scope.seed}) from the lowest {percent(scope.n_within / scope.n_pool)} of "
-        f"{scope.n_pool} scores, {chosen}; nothing is answered beyond {score.condition(scope.cut)}"
+        f"{scope.n_pool} scores, with {scope.n_within} questions below it; nothing is answered beyond "
+        f"{score.condition(scope.cut)}"
     )
 
 

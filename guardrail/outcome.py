@@ -64,9 +64,6 @@ class Scope(Frozen):
     """Questions drawn from them to be labelled, uniformly and without replacement."""
     seed: int = 0
     """Seed of the draw."""
-    fixed_beforehand: bool = False
-    """Whether the share was fixed before the scores were looked at; if not, the pool below the cut is at least three
-    times the number of questions drawn."""
     drawn_sha256: str = ""
     """Digest of the drawn questions' ids and scores, in the order of the draw."""
 

@@ -194,7 +194,6 @@ class Draw(Frozen):
     )
     out: Path = flag("", "Record file to write.", Path("to-label.jsonl"), "-o")
     score: str | None = flag("", "Which score, if the file has several.", None, "-s", "NAME")
-    fixed_beforehand: bool = flag("", "The scope was fixed before you saw these scores.", False)
     without_failed: bool = flag("", "Draw although more than 1 % of the questions failed.", False)
 
 
@@ -214,16 +213,8 @@ def sample(*, given: dict[str, Any]) -> None:
     keep_inputs(records, [out])
     file = open_pool(records)
     key = chosen_estimator(file, asked.score)
-    if not asked.fixed_beforehand:
-        refuse_scope_after_labels(file, asked.scope, _labelled_draws({path.parent for path in (*records, out)}))
-    drawn = draw_to_label(
-        file,
-        key,
-        share=asked.scope,
-        n=asked.n,
-        fixed_beforehand=asked.fixed_beforehand,
-        without_failed=asked.without_failed,
-    )
+    refuse_scope_after_labels(file, asked.scope, _labelled_draws({path.parent for path in (*records, out)}))
+    drawn = draw_to_label(file, key, share=asked.scope, n=asked.n, without_failed=asked.without_failed)
     write_records(out, drawn.header, drawn.records)
     print_line(f"{scope_in_words(drawn.header.scope, file.header.estimators[key])}.")
     name = shlex.quote(str(out))

@@ -116,7 +116,7 @@ def test_a_draw_is_uniform_within_scope_and_says_how_it_was_made() -> None:
             r"500 questions are within scope 0\.5.* 3 x 200 = 600\. Draw 166 or fewer, .*1200 in all; there are 1000",
         ),
         ({"share": 50, "n": 10}, r"the scope must be a share in \(0, 1\], got 50"),
-        ({"share": 0.5, "n": 501, "fixed_beforehand": True}, "only 500 questions are within scope"),
+        ({"share": 0.5, "n": 501}, "only 500 questions are within scope"),
         ({"share": 0.5, "n": 0}, "must be at least 1, got 0"),
     ],
 )
@@ -125,9 +125,8 @@ def test_refused_draws(given: dict[str, Any], message: str) -> None:
         draw_to_label(scored([i / 1000 for i in range(1000)]), KEY, **given)
 
 
-def test_a_share_fixed_beforehand_needs_no_larger_pool() -> None:
+def test_a_draw_from_all_questions_needs_no_larger_pool() -> None:
     file = scored([i / 1000 for i in range(1000)])
-    assert len(draw_to_label(file, KEY, share=0.5, n=400, fixed_beforehand=True).records) == 400
     assert len(draw_to_label(file, KEY, share=1, n=900).records) == 900  # all questions: no cut to choose
 
 

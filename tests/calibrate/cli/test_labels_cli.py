@@ -129,7 +129,6 @@ def test_a_scope_that_is_chosen_after_labels_is_refused(unlabelled: Path, labell
     shown = run(*sample, second, "--scope", 0.5, "--n", 30, code=2)
     assert "first.jsonl has labels on 10 of these questions, drawn within scope 0.8" in shown
     assert "Draw with --scope 0.8" in shown
-    run(*sample, second, "--scope", 0.5, "--n", 30, "--fixed-beforehand")
     run(*sample, second, "--scope", 0.8, "--n", 60)
     run(*sample, second, "--n", 60)  # no cut to choose
 

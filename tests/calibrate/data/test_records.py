@@ -223,7 +223,6 @@ DRAWN = Scope(
     n_within=9,
     n=1,
     seed=0,
-    fixed_beforehand=True,
     drawn_sha256="",
 )
 
