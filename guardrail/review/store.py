@@ -24,7 +24,7 @@ from typing import Any, get_args
 from sqlalchemy import Row, and_, exists, func, or_, select, update
 
 from ..errors import UsageError
-from ..sampling.effects import Effect, Steps, run
+from ..sampling.effects import Effect, Steps, computation, run
 from . import rows
 from .database import DEADLINE, SYSTEM, Database, Transaction
 from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, StoreUnavailableError
@@ -366,9 +366,8 @@ class ReviewStore:
     def waiting(self, item: str, seconds: float) -> Steps[Decision | None]:
         """`wait` in steps, which hold no thread on an event loop."""
         until, pause = time.monotonic() + seconds, _FIRST_PAUSE
-        look = partial(self._look, item, until)
         while True:
-            current: Item | None = yield Effect(look, partial(_alook, look, until))
+            current: Item | None = yield computation(partial(self._look, item, until), slow=True)
             left = until - time.monotonic()
             if left <= 0 or (current is not None and current.state in ("decided", "expired")):
                 return None if current is None else current.decision
@@ -542,15 +541,6 @@ class ReviewStore:
             undelivered=posts.get("waiting", 0),
             dead=posts.get("dead", 0),
         )
-
-
-async def _alook(look: Callable[[], Item | None], until: float) -> Item | None:
-    """Look in a thread; None if none is free by then."""
-    try:
-        async with asyncio.timeout(max(until - time.monotonic(), _LAST_LOOK)):
-            return await asyncio.to_thread(look)
-    except TimeoutError:
-        return None
 
 
 _PUT_BACK = {"holder": None, "lease": None, "lease_until": None}
