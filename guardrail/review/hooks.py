@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
@@ -21,7 +20,7 @@ from ..guard.abstention import Abstention
 from ..guard.messages import tool_calls_of
 from ..guard.observers import chosen
 from ..prompting import copies_of, plain_turns, question_text
-from ..sampling.effects import Effect, Steps, computation, run
+from ..sampling.effects import Steps, computation, run
 from ..verdict import AbstainedError, Verdict
 from .candidates import CandidateRule
 from .errors import StoreUnavailableError, UnstorableError
@@ -47,7 +46,7 @@ TICKET = "I am not sure enough to answer this. A person will look at it; your ti
 Key = Callable[[Verdict, Sequence[BaseMessage]], str | None]
 AuditKey = Callable[[Verdict, Sequence[BaseMessage]], str]
 _GRACE = 1.0
-"""Seconds that a call which no longer waits spends on closing its item."""
+"""Seconds that a call which no longer waits spends on closing its item: a database that hangs must not keep it."""
 Metadata = dict[str, Any] | Callable[[Verdict, Sequence[BaseMessage]], dict[str, Any] | None]
 _log = logging.getLogger(__name__)
 
@@ -198,18 +197,13 @@ class AskReviewer(_Hook):
         if item is None:
             return None
         close = partial(self._stop_waiting, item)
-
-        async def begin_to_close() -> None:
-            # A database that hangs must not delay the cancellation; closing then goes on in the background.
-            await asyncio.wait({asyncio.ensure_future(asyncio.to_thread(close))}, timeout=_GRACE)
-
         try:
             decision = yield from self.store.waiting(item.id, until - time.monotonic())
         except GeneratorExit:  # interrupted between two effects
             close()
             raise
         except BaseException:  # cancelled
-            yield Effect(close, begin_to_close)
+            yield computation(close, slow=True)
             raise
         return _reply(item, decision or (yield computation(close, slow=True)))
 
