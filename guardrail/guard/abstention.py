@@ -42,7 +42,7 @@ promise covers.
 
 @runtime_checkable
 class FullHandler(Protocol):
-    """A handler that takes the whole abstention. It must also be callable, like every handler."""
+    """A handler that takes the whole abstention."""
 
     def steps(self, abstention: Abstention, kept: AIMessage | None = None) -> Steps[Any]:
         """Return a text, an AIMessage, or None, as a handler does.

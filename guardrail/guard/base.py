@@ -23,7 +23,7 @@ from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
 from ..sampling.models import resolve_model
-from .abstention import Abstention, complete, take_path
+from .abstention import Abstention, FullHandler, complete, take_path
 from .messages import accepted_answer, as_chunk, chat_result
 from .structured import form_of
 
@@ -361,7 +361,8 @@ def known_path(value: Any) -> Any:
         return value
     if isinstance(value, str) and ":" in value:
         return resolve_model(value)
-    if isinstance(value, Runnable) or (not isinstance(value, str) and callable(getattr(value, "invoke", value))):
+    known = isinstance(value, Runnable | FullHandler)
+    if known or (not isinstance(value, str) and callable(getattr(value, "invoke", value))):
         return value
     near = get_close_matches(str(value), ("message", "raise"), n=1)
     raise ValueError(

@@ -20,7 +20,7 @@ from ..guard.abstention import Abstention
 from ..guard.messages import tool_calls_of
 from ..guard.observers import chosen
 from ..prompting import copies_of, plain_turns, question_text
-from ..sampling.effects import Steps, computation, run
+from ..sampling.effects import Steps, computation
 from ..verdict import AbstainedError, Verdict
 from .candidates import CandidateRule
 from .errors import StoreUnavailableError, UnstorableError
@@ -119,19 +119,6 @@ class _Hook:
     def __post_init__(self) -> None:
         if not callable(self.metadata):
             _json(self.metadata)
-
-    def __call__(self, verdict: Verdict) -> AIMessage | None:
-        """Handle a verdict without its conversation."""
-        return run(self.steps(Abstention(verdict, (), self, "")))
-
-    def steps(self, abstention: Abstention, kept: AIMessage | None = None) -> Steps[AIMessage | None]:
-        """Queue what is held back; the reply, if there is one.
-
-        Args:
-            abstention: The abstention.
-            kept: The message with the items of the answer that are kept, if some are.
-        """
-        raise NotImplementedError
 
     def _queued(self, abstention: Abstention, *, allowed: Sequence[Action] = ACTIONS, **settings: Any) -> Item | None:
         """The item; None if it cannot be stored, or not at the moment. The call is then an ordinary abstention."""

@@ -87,11 +87,17 @@ def test_nobody_decides_in_time(store: ReviewStore, is_async: bool) -> None:
     assert store.claim("ann") is None
 
 
-async def test_a_cancelled_call_closes_its_item(store: ReviewStore) -> None:
+async def test_a_cancelled_call_closes_its_item(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, waiting = asyncio.Event(), ReviewStore.waiting
+
+    def noted(self: ReviewStore, item: str, seconds: float) -> Any:
+        waits.set()
+        return waiting(self, item, seconds)
+
+    monkeypatch.setattr(ReviewStore, "waiting", noted)
     call = asyncio.create_task(guarded(ask_reviewer(store, wait=600)).ainvoke(QUESTION))
     async with asyncio.timeout(60):
-        while not store.items(["pending"]):
-            await asyncio.sleep(0.01)
+        await waits.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
