@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ from ..scoring.compute import score_records
 from ..scoring.metrics import fisher_exact, ks_two_sample
 from ..scoring.names import estimator_key
 from ..spec_syntax import items_flag
-from .promise_test import LEVEL, Audit, CascadeAudit, Shift, tested
+from .promise_test import LEVEL, Audit, CascadeAudit, RateTest, Shift
 
 
 def audit(
@@ -92,7 +92,8 @@ def audit(
         error_p = fisher_exact(before.n_errors, before.n_accepted, fresh.n_errors, fresh.n_accepted)
     values = table_of(records).compared(estimator)
     return Audit(
-        **_by_rule(artifact, judged, level, anytime=anytime),
+        **dict(_by_rule(artifact, judged, level, anytime=anytime)),
+        population=_population(artifact),
         artifact=artifact.digest,
         judges=judges_of(artifact),
         rule=artifact.outcome.rule,
@@ -106,30 +107,31 @@ def audit(
     )
 
 
-def _by_rule(artifact: CalibrationArtifact, judged: Judged, level: float, *, anytime: bool) -> dict[str, Any]:
+def _population(artifact: CalibrationArtifact) -> Literal["accepted", "all", "items"]:
+    """What the promise of an artifact's rule is a share of."""
+    rule = RULES.get(artifact.outcome.rule)
+    return "accepted" if rule is None else rule.population
+
+
+def _by_rule(artifact: CalibrationArtifact, judged: Judged, level: float, *, anytime: bool) -> RateTest:
     """The test of a rule's promise on labelled answers: of a share of answers exact, of a share of items by betting."""
-    rule, target, found = RULES.get(artifact.outcome.rule), artifact.alpha, judged.counts
-    if rule is None or rule.population != "items":
-        population = "accepted" if rule is None else rule.population
+    target, population, found = artifact.alpha, _population(artifact), judged.counts
+    if population != "items":
         n = found.n if population == "all" else found.n_accepted
-        return tested(found.n_errors, n, target, level, anytime=anytime) | {"population": population}
+        return RateTest.of(found.n_errors, n, target, level, anytime=anytime)
+    rule = RULES[artifact.outcome.rule]
     if anytime:
         raise UsageError(f"a share of items (rule {rule.name}) is tested once on a file: leave --anytime out.")
     p_refute, p_support = _by_betting(rule, judged, artifact.outcome.options["cap"], target, level)
-    verdict = "refuted" if p_refute <= level else "supported" if p_support <= level else "undecided"
-    return {
-        "verdict": verdict,
-        "target": target,
-        "level": level,
-        "population": "items",
-        "n": int(judged.accepted.sum()),
-        "n_errors": int(judged.errors.sum()),
-        "rate": rule.risk_of(judged.accepted, judged.errors),
-        "p_refute": p_refute,
-        "p_support": p_support,
-        "upper": target if verdict == "supported" else None,
-        "needed": None,
-    }
+    return RateTest(
+        target=target,
+        level=level,
+        n=int(judged.accepted.sum()),
+        n_errors=int(judged.errors.sum()),
+        rate=rule.risk_of(judged.accepted, judged.errors),
+        p_refute=p_refute,
+        p_support=p_support,
+    )
 
 
 def _by_betting(rule: Rule, judged: Judged, cap: int, target: float, level: float) -> tuple[float, float]:
@@ -214,7 +216,7 @@ def audit_cascade(
     stages = counts(pool.uncertainty, pool.error, [stage.threshold for stage in artifact.outcome.stages])
     n, errors = sum(stage.n_accepted for stage in stages), sum(stage.n_errors for stage in stages)
     return CascadeAudit(
-        **tested(errors, n, artifact.alpha, level, anytime=anytime),
+        **dict(RateTest.of(errors, n, artifact.alpha, level, anytime=anytime)),
         artifact=artifact.digest,
         judges=judges_of(artifact),
         population="accepted",

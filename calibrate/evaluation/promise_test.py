@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, computed_field
 from scipy import special
 
 from guardrail.artifact import StageShare
@@ -29,51 +29,63 @@ MOST_NEEDED = 10_000_000
 ALONE = "calibrate fit NEW_RECORDS --alpha ALPHA"
 """The command that calibrates on new questions alone, where the names of the files are unknown."""
 
-Verdict: TypeAlias = Literal["refuted", "supported", "undecided"]
-
 
 # -- The test of counts ------------------------------------------------------------------------------------------------
 
 
-def audit_counts(
-    errors: int, n: int, target: float, level: float, *, anytime: bool = False
-) -> tuple[Verdict, float, float, int | None]:
-    """Verdict, p-value for refuting, p-value for supporting, and the number of further items that would decide.
+class RateTest(Frozen):
+    """A rate against a target."""
 
-    Args:
-        errors: Wrong ones.
-        n: Items.
-        target: Error rate that is tested.
-        level: Probability of each false verdict.
-        anytime: By betting, which holds however often the counts are looked at; else by the binomial, for one look.
-    """
-    p_refute, p_support = _p_values(errors, n, target, anytime)
-    if n and p_refute <= level:
-        return "refuted", p_refute, p_support, None
-    if n and p_support <= level:
-        return "supported", p_refute, p_support, None
-    return "undecided", p_refute, p_support, labelled_needed(errors, n, target, level, anytime=anytime)
+    target: float
+    """The error rate that was tested: the artifact's alpha."""
+    level: float
+    """Probability of refuting a gate whose error rate is exactly the target; and of supporting it."""
+    n: int
+    """Units the rate is over: labelled accepted answers, all labelled questions, or items kept."""
+    n_errors: int
+    """Accepted answers, or items, among them that are wrong."""
+    rate: float | None
+    """The rate on these units; None without any."""
+    p_refute: float
+    """p-value of "the rate is at most the target": P(Bin(n, target) >= n_errors), of a share of items by betting."""
+    p_support: float
+    """p-value of "the rate is at least the target": P(Bin(n, target) <= n_errors), of a share of items by betting."""
+    upper: float | None = None
+    """Exact upper confidence bound of the rate at ``1 - level``; None without any unit, and of a share of items."""
+    needed: int | None = None
+    """More labels that would decide it if the rate stayed as seen; None when decided, when none would, or unknown."""
+    anytime: bool = Field(default=False, exclude_if=lambda anytime: not anytime)
+    """Whether the verdicts, p-values and the bound are by betting: they hold however often the audit is repeated."""
 
+    @classmethod
+    def of(cls, errors: int, n: int, target: float, level: float, *, anytime: bool = False) -> RateTest:
+        """The test of so many errors among n units; ``anytime`` by betting, else by the binomial, for one look."""
+        p_refute, p_support = _p_values(errors, n, target, anytime)
+        upper = needed = None
+        if n:
+            upper = _anytime_upper(errors, n, level) if anytime else float(upper_bound(errors, n, level))
+        if min(p_refute, p_support) > level:
+            needed = labelled_needed(errors, n, target, level, anytime=anytime)
+        return RateTest(
+            target=target,
+            level=level,
+            n=n,
+            n_errors=errors,
+            rate=errors / n if n else None,
+            p_refute=p_refute,
+            p_support=p_support,
+            upper=upper,
+            needed=needed,
+            anytime=anytime,
+        )
 
-def tested(errors: int, n: int, target: float, level: float, *, anytime: bool) -> dict[str, Any]:
-    """The fields of `PromiseTest` that follow from the counts; see `audit_counts`."""
-    verdict, p_refute, p_support, needed = audit_counts(errors, n, target, level, anytime=anytime)
-    upper = None
-    if n:
-        upper = _anytime_upper(errors, n, level) if anytime else float(upper_bound(errors, n, level))
-    return {
-        "verdict": verdict,
-        "target": target,
-        "level": level,
-        "n": n,
-        "n_errors": errors,
-        "rate": errors / n if n else None,
-        "p_refute": p_refute,
-        "p_support": p_support,
-        "upper": upper,
-        "needed": needed,
-        "anytime": anytime,
-    }
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def verdict(self) -> Literal["refuted", "supported", "undecided"]:
+        """What the errors say: so many, or so few, have probability at most ``level`` at ``target``; or neither."""
+        if self.n and self.p_refute <= self.level:
+            return "refuted"
+        return "supported" if self.n and self.p_support <= self.level else "undecided"
 
 
 def labelled_needed(errors: int, n: int, target: float, level: float, *, anytime: bool = False) -> int | None:
@@ -170,37 +182,13 @@ class Shift(Frozen):
         return lines
 
 
-class PromiseTest(Frozen):
+class PromiseTest(RateTest):
     """A promise against fresh labels; ``print`` shows it in words."""
 
-    verdict: Verdict
-    """Refuted: errors as many as these have probability at most ``level`` at an error rate of ``target``. Supported:
-    errors as few as these have. Undecided: neither."""
     artifact: str
     """Digest of the artifact."""
-    target: float
-    """The error rate that was tested: the artifact's alpha."""
-    level: float
-    """Probability of refuting a gate whose error rate is exactly the target; and of supporting it."""
     population: Literal["accepted", "all", "items"]
     """What the rate is a share of, by the rule: accepted answers, all questions, or items kept."""
-    n: int
-    """Units the rate is over: labelled accepted answers, all labelled questions, or items kept."""
-    n_errors: int
-    """Accepted answers, or items, among them that are wrong."""
-    rate: float | None
-    """The rate on these units; None without any."""
-    p_refute: float
-    """p-value of "the rate is at most the target": P(Bin(n, target) >= n_errors), of a share of items by betting."""
-    p_support: float
-    """p-value of "the rate is at least the target": P(Bin(n, target) <= n_errors), of a share of items by betting."""
-    upper: float | None
-    """Exact upper confidence bound of the rate at ``1 - level``; of a share of items the target, if that is supported.
-    None where there is none."""
-    needed: int | None
-    """More labels that would decide it if the rate stayed as seen; None when decided, when none would, or unknown."""
-    anytime: bool = Field(default=False, exclude_if=lambda anytime: not anytime)
-    """Whether the verdicts, p-values and the bound are by betting: they hold however often the audit is repeated."""
     judges: Judges = Field(default="answers", exclude_if=lambda judges: judges == "answers")
     """What the gate judges: answers, calls of a tool, or items of answers."""
 
@@ -219,7 +207,7 @@ class PromiseTest(Frozen):
         if self.verdict == "refuted":
             return (f"{seen} {self._unlikely} The promise does not hold on these {self.nouns.asked}.",)
         if self.verdict == "supported":
-            bound = percent(self.upper or 0.0)
+            bound = percent(self.target if self.upper is None else self.upper)
             return (f"{seen} The error rate is at most {bound} with {sure} confidence (target {target}).",)
         more = "More labels would decide it."
         if self.rate == self.target:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.evaluation.audit import audit_router
-from calibrate.evaluation.promise_test import audit_counts
+from calibrate.evaluation.promise_test import RateTest
 from calibrate.fitting import fit
 from calibrate.judging import accepted_of
 from calibrate.ledger import Ledger, counted
@@ -164,7 +164,7 @@ def test_each_groups_promise_is_tested_on_its_own_questions(labelled: RecordFile
     assert {name for name, result in audits.items() if result.verdict == "refuted"} == {"shrubs"}
     assert {result.level for result in audits.values()} == {0.05 / len(audits)}
     errors, n = sum(result.n_errors for result in audits.values()), sum(result.n for result in audits.values())
-    assert audit_counts(errors, n, 0.3, 0.05)[0] != "refuted"
+    assert RateTest.of(errors, n, 0.3, 0.05).verdict != "refuted"
     assert set(audit_router(router, [record for record in fresh if record.group == "trees"], KEY)) == {"trees"}
 
 
@@ -178,7 +178,7 @@ def test_groups_that_keep_their_promise_are_refuted_with_probability_at_most_the
         return sum(
             float(pmf[first] * pmf[second])
             for first, second in product(range(n + 1), repeat=k)
-            if any(audit_counts(errors, n, target, spent)[0] == "refuted" for errors in (first, second))
+            if any(RateTest.of(errors, n, target, spent).verdict == "refuted" for errors in (first, second))
         )
 
     assert false_alarm(level / k) <= level

@@ -13,7 +13,7 @@ from scipy import stats
 from calibrate.data.records import Record
 from calibrate.data.split import Repeats, one_per_question
 from calibrate.data.table import table_of
-from calibrate.evaluation.promise_test import audit_counts
+from calibrate.evaluation.promise_test import RateTest
 from calibrate.fitting import fit
 from calibrate.judging import GateCounts
 from calibrate.prediction_powered import fit_prediction_powered, group_unlike_sample, selection_p
@@ -137,7 +137,7 @@ def ever(*, anytime: bool, runs: int = 2_000) -> tuple[float, float]:
         verdicts = set()
         for n, wrong in zip(range(step, AUDITS * step + 1, step), errors.tolist(), strict=True):
             if (n, wrong) not in found:
-                found[n, wrong] = audit_counts(wrong, n, ALPHA, LEVEL, anytime=anytime)[0]
+                found[n, wrong] = RateTest.of(wrong, n, ALPHA, LEVEL, anytime=anytime).verdict
             verdicts.add(found[n, wrong])
         refuted, supported = refuted + ("refuted" in verdicts), supported + ("supported" in verdicts)
     return refuted / runs, supported / runs
@@ -152,12 +152,13 @@ def test_negative_control_an_audit_for_one_look_is_repeated() -> None:
 
 
 def test_an_anytime_audit_decides_in_both_directions() -> None:
-    assert audit_counts(2, 200, ALPHA, LEVEL, anytime=True)[0] == "supported"
-    assert audit_counts(40, 200, ALPHA, LEVEL, anytime=True)[0] == "refuted"
-    verdict, _, _, needed = audit_counts(3, 60, ALPHA, LEVEL, anytime=True)
-    assert verdict == "undecided"
-    assert needed is not None
-    assert audit_counts(round(0.05 * (60 + needed)), 60 + needed, ALPHA, LEVEL, anytime=True)[0] == "supported"
+    assert RateTest.of(2, 200, ALPHA, LEVEL, anytime=True).verdict == "supported"
+    assert RateTest.of(40, 200, ALPHA, LEVEL, anytime=True).verdict == "refuted"
+    open_yet = RateTest.of(3, 60, ALPHA, LEVEL, anytime=True)
+    assert open_yet.verdict == "undecided"
+    assert open_yet.needed is not None
+    n = 60 + open_yet.needed
+    assert RateTest.of(round(0.05 * n), n, ALPHA, LEVEL, anytime=True).verdict == "supported"
 
 
 # -- the second turn of learning from reviews --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from calibrate.cli.audit import _print_drift
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.data.split import split
 from calibrate.evaluation.audit import audit, prepared, shift_of
-from calibrate.evaluation.promise_test import audit_counts, labelled_needed
+from calibrate.evaluation.promise_test import RateTest, labelled_needed
 from calibrate.pipeline import fit_artifact, part_header
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import CALLS
@@ -31,17 +31,12 @@ HOSTILE = "a\x9b2J\u202eb\x7f\x1b"
 
 def test_verdicts_by_hand() -> None:
     # P(Bin(20, .1) >= 5) = .0432 (tables); .9^29 = .0471 and .9^28 = .0523.
-    verdict, refute, _, needed = audit_counts(5, 20, 0.1, 0.05)
-    assert (verdict, needed) == ("refuted", None)
-    assert refute == pytest.approx(0.0432, abs=5e-5)
-    verdict, refute, support, _ = audit_counts(0, 29, 0.1, 0.05)
-    assert verdict == "supported"
-    assert support == pytest.approx(0.9**29)
-    assert refute == 1.0
-    verdict, _, support, needed = audit_counts(0, 28, 0.1, 0.05)
-    assert (verdict, needed) == ("undecided", 1)
-    assert support == pytest.approx(0.9**28)
-    assert audit_counts(0, 0, 0.1, 0.05)[0] == "undecided"
+    bad, good, few = (RateTest.of(errors, n, 0.1, 0.05) for errors, n in ((5, 20), (0, 29), (0, 28)))
+    assert [bad.p_refute, good.p_support] == pytest.approx([0.0432, 0.9**29], abs=5e-5)
+    assert [good.p_refute, few.p_support] == pytest.approx([1.0, 0.9**28])
+    assert [(each.verdict, each.needed) for each in (bad, few)] == [("refuted", None), ("undecided", 1)]
+    assert good.verdict == "supported"
+    assert RateTest.of(0, 0, 0.1, 0.05).verdict == "undecided"
 
 
 def test_how_many_more_labels() -> None:
@@ -61,7 +56,7 @@ def test_how_many_more_labels() -> None:
 def test_false_alarms_are_at_most_the_level(n: int) -> None:
     def probability(verdict: str, rate: float) -> float:
         return sum(
-            float(stats.binom.pmf(e, n, rate)) for e in range(n + 1) if audit_counts(e, n, 0.1, 0.05)[0] == verdict
+            float(stats.binom.pmf(e, n, rate)) for e in range(n + 1) if RateTest.of(e, n, 0.1, 0.05).verdict == verdict
         )
 
     assert probability("refuted", 0.1) <= 0.05 + 1e-12
