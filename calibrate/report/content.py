@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import CALLS, ITEMS_OF_ANSWERS, Nouns, figures_lines, nouns_of
+from guardrail.describe import CALLS, ITEMS_OF_ANSWERS, Nouns, figures_lines, nouns_of, share_of
 from guardrail.items.spec import ItemsSpec, bounds_answers
 from guardrail.judges import distinct_answers
 from guardrail.notebook import Table, percent
@@ -216,8 +216,7 @@ def _by_category(
 def _category(n: int, wrong: int, accepted: int, wrong_accepted: int) -> tuple[str, str, str, str]:
     if not n:
         return "0", "-", "-", "-"
-    among = f"{percent(wrong_accepted / accepted)} ({wrong_accepted} of {accepted})" if accepted else "-"
-    return str(n), percent(wrong / n), percent(accepted / n), among
+    return str(n), percent(wrong / n), percent(accepted / n), share_of(wrong_accepted, accepted)
 
 
 # -- Labels to look at -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact
-from guardrail.describe import answer_if, fits_line, promises, summary, together, warning
+from guardrail.describe import answer_if, fits_line, promises, share_of, summary, together, warning
 from guardrail.items.spec import ItemsSpec
 from guardrail.notebook import percent
 
@@ -111,7 +111,7 @@ def print_router(artifact: RouterArtifact) -> None:
                 percent(sum(part.calibration.error) / n) if n else "-",
                 "nothing" if part.threshold is None else part.estimator.limit(part.threshold),
                 percent(part.acceptance),
-                f"{percent(e / k)} ({e} of {k})" if k else "-",
+                share_of(e, k),
             )
         )
     columns = ("group", "labels", "wrong, no gate", "answers if", "answered", "wrong among answered")
@@ -144,7 +144,7 @@ def print_audits(audits: Mapping[str, Audit]) -> None:
             name,
             str(result.held_out.n),
             percent(result.held_out.acceptance[0]),
-            f"{percent(result.n_errors / result.n)} ({result.n_errors} of {result.n})",
+            share_of(result.n_errors, result.n),
             result.verdict,
         )
         for name, result in audits.items()
