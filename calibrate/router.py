@@ -88,22 +88,8 @@ def fit_router(
             "a threshold for each group cannot be fitted on questions that were drawn by their scores. Leave out one "
             "of the two."
         )
+    groups = _with_enough_labels(table, score, by.min_labels)
     codes, names = table.coded("group")
-    usable = table.usable(score)
-    # A group of the very name of the rest is part of it, as at run time.
-    labels = {
-        name: int(np.count_nonzero(usable & (codes == place)))
-        for place, name in enumerate(names)
-        if name is not None and name != ALL_OTHERS
-    }
-    groups = sorted(name for name, n in labels.items() if n >= by.min_labels)
-    if not groups:
-        most = max(labels.items(), key=lambda item: item[1], default=None)
-        largest = "no question has a group" if most is None else f"the largest, {most[0]!r}, has {most[1]}"
-        raise UsageError(
-            f"no group has {by.min_labels} labelled questions: {largest}. Label more questions, lower "
-            "min_labels (--by group:min_labels=N), or fit one threshold."
-        )
     place_of = {name: place for place, name in enumerate(names)}
     parts = {name: table.take(codes == place_of[name]) for name in groups}
     rest = table.take(~np.isin(codes, [place_of[name] for name in groups]))
@@ -127,6 +113,30 @@ def fit_router(
     if not fits_others:
         artifacts[ALL_OTHERS] = _nothing_for_others(artifacts[groups[0]], groups)
     return RouterArtifact(artifacts=artifacts)
+
+
+def _with_enough_labels(table: RecordTable, score: str, fewest: int) -> list[str]:
+    """The groups with a certificate of their own, sorted.
+
+    Raises:
+        UsageError: No group has so many labels.
+    """
+    codes, names = table.coded("group")
+    usable = table.usable(score)
+    # A group of the very name of the rest is part of it, as at run time.
+    labels = {
+        name: int(np.count_nonzero(usable & (codes == place)))
+        for place, name in enumerate(names)
+        if name is not None and name != ALL_OTHERS
+    }
+    if groups := sorted(name for name, n in labels.items() if n >= fewest):
+        return groups
+    most = max(labels.items(), key=lambda item: item[1], default=None)
+    largest = "no question has a group" if most is None else f"the largest, {most[0]!r}, has {most[1]}"
+    raise UsageError(
+        f"no group has {fewest} labelled questions: {largest}. Label more questions, lower min_labels (--by "
+        "group:min_labels=N), or fit one threshold."
+    )
 
 
 def by_route(artifact: RouterArtifact, records: Sequence[Record]) -> dict[str, RecordTable]:

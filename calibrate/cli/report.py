@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,12 +59,11 @@ def report(
     The verdict depends on them as well; exit code 1 if they refute the promise.
     """
     asked = load_settings(Page, None, given)
-    artifact, test = asked.artifact, asked.test
     if len(records) == 1 and records[0].suffix == ".json":
-        if test:
+        if asked.test:
             raise UsageError(
-                f"an artifact alone is said in words. To test its promise: calibrate audit --records {listed(test)} "
-                f"--artifact {listed(records)}"
+                "an artifact alone is said in words. To test its promise: calibrate audit --records "
+                f"{listed(asked.test)} --artifact {listed(records)}"
             )
         _say(load_artifact(records[0]), records[0], as_json=asked.as_json)
         return
@@ -71,6 +71,12 @@ def report(
         raise UsageError(
             "--json prints the content of an artifact. Name the artifact alone: report ARTIFACT.json --json"
         )
+    _write_page(asked, records)
+
+
+def _write_page(asked: Page, records: Sequence[Path]) -> None:
+    """Write the page about an artifact and its records; with a test part print what that says."""
+    artifact, test = asked.artifact, asked.test
     # A browser shows a file without a suffix as text, or saves it.
     whole = asked.out.suffix or asked.out.exists()  # what exists is refused, or written again
     out = asked.out if whole else asked.out.with_suffix(".html")
