@@ -350,9 +350,9 @@ class OpenAICompatibleChat(BatchService):
         def describe_error(error: Exception | None) -> str:
             return self._endpoint().describe_error(error)
 
-        return outcome_of(ask, attempted, started, describe_error=describe_error, check=self._check_model)
+        return outcome_of(ask, attempted, started, describe_error=describe_error, check=self.check_model)
 
-    def _check_model(self, reply: Mapping[str, Any]) -> None:
+    def check_model(self, reply: Mapping[str, Any]) -> None:
         """Report a reply of another model than the pinned one.
 
         Raises:

@@ -30,7 +30,7 @@ from guardrail.verdict import Reason
 
 from .._openai.clients import EndpointState
 from .._openai.lru import LRU
-from .._openai.pins import Change
+from .._openai.pins import Change, ModelChangedError
 from ..openai_chat import OpenAICompatibleChat
 from .admission import may_use
 from .answers import GuardReply, all_or_nothing, failure, is_settled
@@ -85,6 +85,7 @@ class ServedAlias:
         # The operator's file names the scorer, never a request: importing runs code.
         self._using = {} if config.scorer is None else {"scorer": load_scorer(config.scorer)}
         self._route = None if config.route is None else import_named(config.route, f"models.{name}.route")
+        self._own_chat = self.chat(self.upstream, None)
         self._guards: LRU[Guardrail | Cascade | Router] = LRU(CREDENTIALS)
         self._watches: dict[str, dict[str, Any]] = {}
         self.canary: Canary | None = None
@@ -183,11 +184,11 @@ class ServedAlias:
 
     def check_served(self, reply: Mapping[str, Any]) -> bool:
         """Whether a reply that was served comes from another model than the pinned one, and must not be measured."""
-        pin = self.upstream.pin
-        changes = [] if pin is None else pin.changes(reply)
-        for change in changes:
-            self._changed(change, True)
-        return pin is not None and pin.on_change == "abstain" and bool(changes)
+        try:
+            self._own_chat.check_model(reply)
+        except ModelChangedError:
+            return True
+        return False
 
     # -- its guards ----------------------------------------------------------------------------------------------------
 

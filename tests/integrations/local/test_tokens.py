@@ -81,6 +81,12 @@ def test_a_token_that_reaches_into_the_stop_keeps_its_part_before_it() -> None:
     assert answer.logprobs == (0.0, -1.0, -2.0)
 
 
+def test_an_end_token_that_is_an_ordinary_token_is_no_text() -> None:
+    """Models end answers with tokens that their tokenizers do not call special."""
+    ids = ids_of("yes no")
+    assert Detokenizer(byte_tokenizer(), frozenset({ids[-1]})).decode(ids) == "yes "
+
+
 @pytest.mark.parametrize("ended", [True, False])
 def test_without_tokens_the_answer_is_empty(ended: bool) -> None:
     answer = detokenizer().answer(Continuation([], [], ended=ended), stops=("x",), pieces=True)
