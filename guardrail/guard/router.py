@@ -165,12 +165,6 @@ class Router(GuardedChatModel):
 
     # -- LangChain plumbing ------------------------------------------------------------------------------------------
 
-    @property
-    def on_abstain(self) -> Any:
-        """The abstention path of the guards, if all of them give a text or raise; otherwise the first other one."""
-        paths = self._paths()
-        return next((path for path in paths if not isinstance(path, str)), paths[0])
-
     def _paths(self) -> tuple[Any, ...]:
         return tuple(path for guard in self.guards.values() for path in guard._paths())
 
