@@ -105,11 +105,6 @@ class ColumnMap:
         """The columns, or paths into them, that a user named."""
         return {name for names in self.columns.values() for name in names} | {score.column for score in self.scores}
 
-    @property
-    def read(self) -> set[str]:
-        """Every column, or path, that is read where a row has it."""
-        return {name for field in FIELDS for name in self.of(field)} | self.named
-
     def fields(self, rows: Iterable[RawRow]) -> list[RawRow]:
         """The rows with their values by field, and by key of the scores; errors name the columns.
 
@@ -203,7 +198,9 @@ def parse_map(entries: Iterable[str]) -> ColumnMap:
         if name in SCORES:
             scores.append(score_column(entry, column, name))
             continue
-        _refuse_unknown(entry, name)
+        if name not in FIELDS:
+            hint = did_you_mean(name, FIELDS) or f"Known: {', '.join((*FIELDS, *SCORES))}."
+            raise UsageError(f"--map {entry!r}: unknown field {name!r}. {hint}")
         if name in columns:
             raise UsageError(f"--map {entry!r}: {name} is mapped already, to {','.join(columns[name])}. Leave one out.")
         several = [part.strip() for part in _SEPARATE.findall(column)] if name in _SEVERAL else [column.strip()]
@@ -224,9 +221,3 @@ def score_column(entry: str, text: str, holds: str) -> ScoreColumn:
     if not name or " " in name or "/" in name:
         raise UsageError(f"--map {entry!r}: a score needs a plain name. Write score=NAME:COLUMN.")
     return ScoreColumn(name, column or name, cast(ScoreKind, holds))
-
-
-def _refuse_unknown(entry: str, name: str) -> None:
-    if name not in FIELDS:
-        hint = did_you_mean(name, FIELDS) or f"Known: {', '.join((*FIELDS, *SCORES))}."
-        raise UsageError(f"--map {entry!r}: unknown field {name!r}. {hint}")

@@ -109,7 +109,8 @@ def proposed(names: Collection[str], columns: ColumnMap) -> str:
 
 def _taken(columns: ColumnMap, names: Collection[str]) -> tuple[set[str], set[str]]:
     """The columns that are read, and the fields that have one; a label and its opposite are one, and so are scores."""
-    read = columns.read | {_ROOT.split(path, maxsplit=1)[0] for path in columns.read}
+    read = {name for field in FIELDS for name in columns.of(field)} | columns.named
+    read |= {_ROOT.split(path, maxsplit=1)[0] for path in read}
     fields = {field for field in FIELDS if columns.mapped(field) or any(name in names for name in columns.of(field))}
     fields |= set(_LABELS) if fields & set(_LABELS) else set()
     return read, fields | (set(SCORES) if columns.scores else set())

@@ -425,14 +425,11 @@ def graded_file(path: Path, settings: ImportSettings | None = None) -> tuple[Imp
     settings = settings or ImportSettings()
     source = open_rows(path)
     rows = list(source.rows)
-    if rows and isinstance(rows[0], RecordError):
-        raise rows[0]
     good = [row for row in rows if isinstance(row, RawRow)]
-    if not good:
-        raise UsageError(f"{path} holds no row. Each row must be one question.")
     found = with_recognised(good, settings)
-    if found is None:
+    if found is None and good:
         raise _ungraded(path, good[0], column_names(good), recognised(good, settings.columns))
+    found = found or (settings, "")  # without rows, or with faulty ones, the import says so
     imported = import_rows(rows, found[0], name=path)
     return replace(imported, notes=(*source.notes, *imported.notes)), found[1]
 
