@@ -10,16 +10,15 @@ import socket
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import cast, get_args
 
 from ..errors import UsageError, require
 from ..files import sqlite_path
 from ..plain_json import visible
+from .delivery import Deliverer
 from .destinations import Destination, Format
+from .store import ReviewStore
 from .web.accounts import Accounts, Role, add_token
-
-if TYPE_CHECKING:
-    from .store import ReviewStore
 
 __all__ = ["add_arguments", "existing_store", "run"]
 
@@ -98,8 +97,6 @@ def existing_store(arguments: argparse.Namespace) -> ReviewStore:
     Raises:
         UsageError: There is none.
     """
-    from .store import ReviewStore
-
     path = sqlite_path(_database(arguments))
     if path is not None and not path.exists():
         raise UsageError(f"there is no review store '{path}'. Give its path with --db.")
@@ -135,10 +132,8 @@ def _user() -> str:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    for package in ("standardwebhooks", "starlette", "jinja2", "python_multipart", "uvicorn"):
+    for package in ("starlette", "jinja2", "python_multipart", "uvicorn"):
         require(package, extra="review")
-    from .delivery import Deliverer
-    from .store import ReviewStore
     from .web.app import review_app, server_of
 
     accounts = Accounts(arguments.tokens)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..errors import require
 from ..plain_json import visible
 from .command import DATABASE, ENV_DATABASE, existing_store
+from .monitors import Monitors
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,9 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    require("sqlalchemy", extra="review")
-    from .monitors import Monitors
-
     with existing_store(arguments) as store:
         views = Monitors(store).all()
     for view in views:

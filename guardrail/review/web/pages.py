@@ -51,29 +51,27 @@ class Pages:
         open_, closed = self._site.open, self._site.closed
         post = partial(closed, form=LARGEST_FORM)
         return [
-            Route("/sign-in", open_(self.sign_in_form)),
-            Route("/sign-in", open_(self.sign_in, form=LARGEST_FORM), methods=["POST"]),
-            Route("/sign-out", post(self.sign_out), methods=["POST"]),
-            Route("/", closed(self.queue)),
-            Route("/history", closed(self.history)),
-            Route("/trail", closed(self.trail, admin=True)),
-            Route("/next", post(self.next_item), methods=["POST"]),
-            Route("/items/{item}", closed(self.show)),
-            Route("/items/{item}/claim", post(self.claim), methods=["POST"]),
-            Route("/items/{item}/renew", post(self.renew), methods=["POST"]),
-            Route("/items/{item}/release", post(self.release), methods=["POST"]),
-            Route("/items/{item}/take-back", post(self.take_back, admin=True), methods=["POST"]),
-            Route("/items/{item}/decide", closed(self.decide, form=LARGEST_DECISION), methods=["POST"]),
-            Route("/monitor", closed(self.monitor)),
-            Route("/monitor/acknowledge", post(self.acknowledge, admin=True), methods=["POST"]),
+            Route("/sign-in", open_(self._sign_in_form)),
+            Route("/sign-in", open_(self._sign_in, form=LARGEST_FORM), methods=["POST"]),
+            Route("/sign-out", post(self._sign_out), methods=["POST"]),
+            Route("/", closed(self._queue)),
+            Route("/history", closed(self._history)),
+            Route("/trail", closed(self._trail, admin=True)),
+            Route("/next", post(self._next_item), methods=["POST"]),
+            Route("/items/{item}", closed(self._show)),
+            Route("/items/{item}/claim", post(self._claim), methods=["POST"]),
+            Route("/items/{item}/renew", post(self._renew), methods=["POST"]),
+            Route("/items/{item}/release", post(self._release), methods=["POST"]),
+            Route("/items/{item}/take-back", post(self._take_back, admin=True), methods=["POST"]),
+            Route("/items/{item}/decide", closed(self._decide, form=LARGEST_DECISION), methods=["POST"]),
+            Route("/monitor", closed(self._monitor)),
+            Route("/monitor/acknowledge", post(self._acknowledge, admin=True), methods=["POST"]),
         ]
 
-    def sign_in_form(self, call: SiteCall) -> Response:
-        """The form that takes a token."""
+    def _sign_in_form(self, call: SiteCall) -> Response:
         return self._site.page(call, "sign_in.html", problem="")
 
-    def sign_in(self, call: SiteCall) -> Response:
-        """Begin a session."""
+    def _sign_in(self, call: SiteCall) -> Response:
         account = self._site.accounts.by_token(call.field("token").strip())
         if account is None or account.role == "system":
             problem = "This token is not valid here. Ask your administrator for a token."
@@ -82,14 +80,13 @@ class Pages:
         self._site.remember(response, self._site.sessions.begin(account))
         return response
 
-    def sign_out(self, call: SiteCall) -> Response:
-        """End the session in all processes."""
+    def _sign_out(self, call: SiteCall) -> Response:
         self._site.sessions.end(call.cookie)
         response = RedirectResponse("/sign-in", 303)
         self._site.remember(response, "")
         return response
 
-    def queue(self, call: SiteCall) -> Response:
+    def _queue(self, call: SiteCall) -> Response:
         """Open items, oldest first."""
         page = _page_number(call.request)
         listed = self._store.items(["pending", "claimed"], limit=PAGE + 1, offset=page * PAGE)
@@ -97,7 +94,7 @@ class Pages:
             return RedirectResponse("/", 303)
         return self._list(call, "queue.html", listed, page=page)
 
-    def history(self, call: SiteCall) -> Response:
+    def _history(self, call: SiteCall) -> Response:
         """Decided and expired items, newest first; or all items with a ticket, key or text that somebody searches."""
         page, wanted = _page_number(call.request), call.request.query_params.get("q", "").strip()[:LONGEST_SEARCH]
         if wanted:
@@ -110,20 +107,16 @@ class Pages:
         shown |= {"items": listed[:PAGE], "more": len(listed) > PAGE, "stats": self._store.stats(), "now": self._now()}
         return self._site.page(call, template, undone=self._store.left_undone([item.id for item in listed]), **shown)
 
-    def trail(self, call: SiteCall) -> Response:
+    def _trail(self, call: SiteCall) -> Response:
         """The latest lines of the audit trail."""
         return self._site.page(call, "trail.html", events=self._store.trail(limit=200)[::-1])
 
-    def next_item(self, call: SiteCall) -> Response:
+    def _next_item(self, call: SiteCall) -> Response:
         """Claim the oldest free item and show it."""
         self._store.expire()  # here and not in the pages, because a GET must not write
         return _opened(self._store.claim(call.account.name, seconds=self._lease))
 
-    def show(self, call: SiteCall) -> Response:
-        """One item."""
-        return self._item(call)
-
-    def _item(self, call: SiteCall, problem: PageError | None = None) -> Response:
+    def _show(self, call: SiteCall, problem: PageError | None = None) -> Response:
         """One item; after a decision that was refused, with the reason and with what the person wrote."""
         item = self._store.item(call.item)
         verdict = item.content.verdict
@@ -148,28 +141,25 @@ class Pages:
             arguments=arguments_of(item.content),
         )
 
-    def claim(self, call: SiteCall) -> Response:
-        """Claim this item."""
+    def _claim(self, call: SiteCall) -> Response:
         if self._store.claim(call.account.name, item=call.item, seconds=self._lease) is None:
             raise PageError(409, "Already taken", "Another reviewer has taken this item. Take the next one.")
         return RedirectResponse(f"/items/{call.item}", 303)
 
-    def renew(self, call: SiteCall) -> Response:
+    def _renew(self, call: SiteCall) -> Response:
         """Keep the item longer; the page's script asks for it."""
         renewed = self._store.renew(self._given_lease(call), seconds=self._lease)
         return JSONResponse({"seconds": self._lease, "until": renewed.until})
 
-    def release(self, call: SiteCall) -> Response:
-        """Give the item back to the queue."""
+    def _release(self, call: SiteCall) -> Response:
         self._store.release(self._given_lease(call))
         return RedirectResponse("/", 303)
 
-    def take_back(self, call: SiteCall) -> Response:
-        """Take the item from its holder; for administrators."""
+    def _take_back(self, call: SiteCall) -> Response:
         self._store.take_back(call.item, who=call.account.name)
         return RedirectResponse(f"/items/{call.item}", 303)
 
-    def decide(self, call: SiteCall) -> Response:
+    def _decide(self, call: SiteCall) -> Response:
         """Record a decision and open the next item: after an audit or a label the next of these, else a waiting item.
 
         A decision that is refused shows the item again, with what the reviewer wrote.
@@ -181,7 +171,7 @@ class Pages:
         except (PageError, ReviewError, UsageError) as error:
             if isinstance(error, StoreUnavailableError) or self._store.held(call.item, call.account.name) is None:
                 raise
-            return self._item(call, refusal_of(error))
+            return self._show(call, refusal_of(error))
         kinds: tuple[Kind, ...] = ("audit",) if lease.item.content.kind == "audit" else ("answer", "tool_call")
         for item in self._store.items(["claimed"], limit=PAGE):
             if item.holder == call.account.name and item.content.kind in kinds:
@@ -195,13 +185,11 @@ class Pages:
         with self._store.database.read() as transaction:
             return transaction.now
 
-    def monitor(self, call: SiteCall) -> Response:
-        """Every monitor with its history."""
+    def _monitor(self, call: SiteCall) -> Response:
         views = [(view, self._monitors.history(view.name)) for view in self._monitors.all()]
         return self._site.page(call, "monitor.html", views=views, plot=wealth_plot)
 
-    def acknowledge(self, call: SiteCall) -> Response:
-        """Acknowledge an alarm; for administrators."""
+    def _acknowledge(self, call: SiteCall) -> Response:
         self._monitors.acknowledge(call.field("name"), who=call.account.name)
         return RedirectResponse("/monitor", 303)
 

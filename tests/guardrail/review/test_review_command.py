@@ -70,7 +70,7 @@ def test_what_runs_while_it_serves(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         return SimpleNamespace(run=lambda sockets: None)
 
     monkeypatch.setattr("guardrail.review.web.app.server_of", server_of)
-    monkeypatch.setattr("guardrail.review.delivery.Deliverer", delivers)
+    monkeypatch.setattr("guardrail.review.command.Deliverer", delivers)
     monkeypatch.setenv("GUARDRAIL_WEBHOOK_SECRET", SECRET)
     monkeypatch.setenv("GUARDRAIL_NOTIFY", "slack=http://127.0.0.1:9/a teams=http://127.0.0.1:9/b")
     assert main(["review", "--port", "0"]) == 0
