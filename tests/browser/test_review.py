@@ -104,20 +104,6 @@ def test_review_by_keyboard(open_as: Open, store: ReviewStore) -> None:
     assert decision.candidate.text == "Virginia Woolf, approximately"
 
 
-def test_writing_ones_own_answer_and_escape(open_as: Open, store: ReviewStore) -> None:
-    store.enqueue(held_back())
-    page = open_as("ann")
-    take_next(page)
-    expect(page.get_by_role("button", name="Approve")).to_be_visible()
-    press(page, "w")
-    page.keyboard.type("It was Virginia Woolf.")
-    press(page, "Escape")
-    expect(page.get_by_label("Your answer (the user gets exactly this text)", exact=True)).not_to_be_focused()
-    page.get_by_role("button", name="Send my answer").click()
-    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
-    assert decision_of(store).text == "It was Virginia Woolf."
-
-
 def test_a_digit_gives_out_another_answer(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back())
     page = open_as("ann")

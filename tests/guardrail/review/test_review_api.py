@@ -114,12 +114,6 @@ def test_a_decision_that_cannot_be_is_refused_and_leaves_the_item_free(
     assert store.item(item.id).state == "pending"
 
 
-def test_an_edit_that_changes_nothing_approves(store: ReviewStore, system: TestClient) -> None:
-    item = store.enqueue(held_back())
-    answer = decide(system, item.id, {"action": "edit", "text": "Virginia Woolf", "reviewer": "Dora"})
-    assert answer.json()["decision"]["action"] == "approve"
-
-
 def test_bodies_that_are_not_json_or_too_large(store: ReviewStore, system: TestClient) -> None:
     path = f"/api/items/{store.enqueue(held_back()).id}/decide"
     assert system.post(path, data={"action": "approve"}).status_code == 415

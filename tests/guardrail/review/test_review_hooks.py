@@ -224,8 +224,3 @@ def test_the_calibrated_list_is_stored_with_the_item(store: ReviewStore) -> None
     assert [text for text, _ in shown.answers] == ["Woolf"]
     other = rule.model_copy(update={"artifact": "sha256:other"})
     assert content_of(verdict, [HumanMessage(QUESTION)], candidates=other).candidate_set is None
-
-
-def test_misuse(store: ReviewStore) -> None:
-    with pytest.raises(UsageError, match="wait"):
-        ask_reviewer(store, wait=0)
