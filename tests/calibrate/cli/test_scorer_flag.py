@@ -81,18 +81,8 @@ def test_ties_of_a_scorer_are_broken(questions: Path, tmp_path: Path) -> None:
     assert scored.exit_code == 0, scored.output
     key = "ties(score:coarse@1, sequence_nll, r=0.001)"
     assert key in read_records(records).header.estimators
-    result = called(
-        "fit",
-        records,
-        "--score",
-        "ties(score:coarse@1,sequence_nll)",
-        "--alpha",
-        "0.2",
-        "--rule",
-        "certified",
-        "--out",
-        artifact,
-    )
+    fit = ["fit", records, "--score", "ties(score:coarse@1,sequence_nll)", "--alpha", "0.2"]
+    result = called(*fit, "--rule", "certified", "--out", artifact)
     assert result.exit_code == 0, result.output
     loaded = CalibrationArtifact.load(artifact)
     assert (loaded.estimator.name, loaded.plan.n, loaded.plan.logprobs) == ("ties", 0, True)
