@@ -24,7 +24,7 @@ from guardrail.sampling.native import is_native
 
 from .data.collect import BATCH_SIZE, CONCURRENCY, Drawing, Pace, runner
 from .data.records import Record, RecordReader, is_torn, read_spans, record_line, spans_of
-from .scoring.compute import Scoring, uses_models
+from .scoring.compute import Score
 
 PART_MIB, QUESTIONS, RETRIES = 8, 64, 10
 """A batch: so much of a record file, or so many questions; and how often it is tried again if its actor ends."""
@@ -96,11 +96,11 @@ def _results(make: Make, rows: Sequence[Any], size: int, actors: int, gpus: int)
 
 
 def score_on_ray(
-    reader: RecordReader, scoring: Callable[[], Scoring], *, address: str = "auto", part_mib: float = PART_MIB
+    reader: RecordReader, score: Callable[[], Score], models: bool, *, address: str = "auto", part_mib: float = PART_MIB
 ) -> Iterator[Record]:
     """The records with scores, in order, of a file that all nodes see: a `ScoringEngine`.
 
-    ``scoring``, which must be picklable, is made in every actor: one a CPU, or one a GPU for judges that are models.
+    ``score``, which must be picklable, is made in every actor: one a CPU, or one a GPU for judges that are ``models``.
     """
     path = reader.path.absolute()
     spans = spans_of(path, reader.good, int(part_mib * 2**20))
@@ -108,10 +108,10 @@ def score_on_ray(
         reader.warn_of(sum(line.endswith(b"\n") and is_torn(line) for line in stream) if reader.skips else 0)
 
     def make() -> Any:
-        made = scoring()
-        return lambda rows: [record_line(each) for each in made.of_records(read_spans(path, rows))]
+        made = score()
+        return lambda rows: [record_line(each) for each in made(read_spans(path, rows))]
 
-    with _connected(address, uses_models(scoring().estimators)) as (ray, gpus):
+    with _connected(address, models) as (ray, gpus):
         actors = gpus or int(ray.cluster_resources()["CPU"])
         with closing(_results(make, spans, 1, actors, gpus)) as parts:
             yield from chain.from_iterable(parts)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from ..data.records import Record, RecordFile, RecordHeader, RecordReader, strea
 from .apart import ranks_from
 from .names import estimator_key
 
-__all__ = ["ScoreSummary", "Scoring", "ScoringEngine", "lacking", "score_file", "score_records", "supported"]
+__all__ = ["Score", "ScoreSummary", "ScoringEngine", "lacking", "score_file", "score_records", "supported"]
 __all__ += ["uses_models", "with_cache"]
 
 AT_ONCE = 64
@@ -115,13 +116,12 @@ def score_records(
     Raises:
         UsageError: No estimator.
     """
-    scoring = Scoring.of(file.header, estimators, _ranks(estimators, file if ranks is None else ranks))
-    total = len(file.records)
+    header, score = _scoring(file.header, estimators, _ranks(estimators, file if ranks is None else ranks))
     scored = []
-    for record in scoring.of_records(file.records):
+    for record in score(file.records):
         scored.append(record)
-        progress(len(scored), total)
-    return RecordFile(file.path, scoring.header, tuple(scored))
+        progress(len(scored), len(file.records))
+    return RecordFile(file.path, header, tuple(scored))
 
 
 def score_file(
@@ -158,15 +158,15 @@ def score_file(
     def change(reader: RecordReader) -> tuple[RecordHeader, Iterator[Record]]:
         header, chosen = reader.header, estimators(reader.header.plan)
         own = _ranks(chosen, source if ranks is None else ranks)
-        scoring = Scoring.of(header, chosen, own)
-        written.append(scoring.header)
+        target_header, score = _scoring(header, chosen, own)
+        written.append(target_header)
 
-        def make() -> Scoring:  # another process makes its own models
-            return Scoring.of(header, estimators(header.plan), own)
+        def make() -> Score:  # another process makes its own models
+            return _scoring(header, estimators(header.plan), own)[1]
 
+        scored = engine(reader, make, uses_models(chosen)) if engine else score(reader)
         # A file may hold more records than its header counts, and progress past its total would mislead.
-        total = scoring.header.n_questions
-        return scoring.header, summarised(engine(reader, make) if engine else scoring.of_records(reader), total)
+        return target_header, summarised(scored, header.n_questions)
 
     def summarised(records: Iterable[Record], total: int) -> Iterator[Record]:
         for record in records:
@@ -180,31 +180,20 @@ def score_file(
     return written[0], summary
 
 
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """The scores to compute for a record file.
-
-    Attributes:
-        header: Header of the scored file.
-        estimators: The estimators to compute.
-    """
-
-    header: RecordHeader
-    estimators: Sequence[Estimator]
-
-    @classmethod
-    def of(cls, header: RecordHeader, estimators: Sequence[Estimator], ranks: Mapping[str, Ranks]) -> Scoring:
-        """From the header of the file to score and the ranks of combinations by key."""
-        ranked = [with_ranks(each, ranks[estimator_key(each)]) if needs_ranks(each) else each for each in estimators]
-        return cls(_scored_header(header, ranked), ranked)
-
-    def of_records(self, records: Iterable[Record]) -> Iterator[Record]:
-        """The records with scores, in order."""
-        return _scored(records, self.estimators, self.header)
+Score = Callable[[Iterable[Record]], Iterator[Record]]
+"""Gives records their scores, in order."""
+ScoringEngine = Callable[[RecordReader, Callable[[], Score], bool], Iterator[Record]]
+"""Scores in other processes, which make the `Score` themselves: the records of a file with scores, in order. The last
+argument is whether it asks models."""
 
 
-ScoringEngine = Callable[[RecordReader, Callable[[], Scoring]], Iterator[Record]]
-"""Scores in other processes: the records of a file with scores, in order. They make the `Scoring` themselves."""
+def _scoring(
+    header: RecordHeader, estimators: Sequence[Estimator], ranks: Mapping[str, Ranks]
+) -> tuple[RecordHeader, Score]:
+    """The header of the scored file, and what gives its records their scores; with the ranks of combinations by key."""
+    ranked = [with_ranks(each, ranks[estimator_key(each)]) if needs_ranks(each) else each for each in estimators]
+    scored = _scored_header(header, ranked)
+    return scored, partial(_scored, estimators=ranked, header=scored)
 
 
 def _ranks(estimators: Iterable[Estimator], source: RecordFile | str | Path) -> dict[str, Ranks]:
