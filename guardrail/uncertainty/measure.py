@@ -247,7 +247,7 @@ class _Pass:
         self, key: str, items: Sequence[Item], read: Callable[[Sequence[Any]], dict[str, Any]]
     ) -> dict[str, Any] | Missing:
         rater, known = self._raters[key], self._answers[key]
-        failed = [item for item in dict.fromkeys(items) if isinstance(known[item], _Failed) and known[item].raised]
+        failed = dict.fromkeys(item for item in items if isinstance(known[item], _Failed) and known[item].raised)
         if failed and len(failed) < len(known):
             # Asked on their own: a bad pair fails only the measurements that need it.
             known = {**known, **_asked(rater, failed)}
