@@ -90,7 +90,7 @@ def imports_of(path: Path) -> set[str]:
         names |= {f"{package}.{module}" for module in used}
     if any(name.startswith("calibrate.cli") for name in names):
         commands = table("calibrate/cli/frame/app.py", "COMMANDS")
-        names |= {f"calibrate.cli.{module}" for name, (module, _) in commands.items() if name in words}
+        names |= {f"calibrate.cli.{module}" for name, module in commands.items() if name in words}
     return names
 
 

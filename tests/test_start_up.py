@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from calibrate.cli import app
-from calibrate.cli.frame.app import COMMANDS, MODULES
+from calibrate.cli.frame.app import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"langsmith", "langchain_core.runnables.base", "langchain_core.language_models.chat_models", "matplotlib"}
@@ -60,9 +60,9 @@ def test_a_fit_loads_no_chat_model() -> None:
 
 def test_every_command_is_listed_with_its_module() -> None:
     group: Any = typer.main.get_command(app)
-    for name, module in MODULES.items():
+    for name, module in COMMANDS.items():
         assert group.get_command(None, name).callback.__module__ == f"calibrate.cli.{module}"
-    assert set(MODULES.values()) == {path.stem for path in (ROOT / "calibrate" / "cli").glob("*.py")} - {"__init__"}
+    assert set(COMMANDS.values()) == {path.stem for path in (ROOT / "calibrate" / "cli").glob("*.py")} - {"__init__"}
     assert len(app.registered_commands) == len(COMMANDS)
 
 

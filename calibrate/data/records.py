@@ -246,7 +246,7 @@ def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
         listed = "\n  ".join(differences)
         raise UsageError(
             f"{first.path} and {other.path} cannot be one pool:\n  {listed}\nCollect and label both alike, or use each "
-            "by itself (calibrate evaluate --apart compares them)."
+            "by itself (calibrate evaluate, a file at a time)."
         )
     drawn = next((file for file in (first, other) if file.header.scope.is_drawn), None)
     if drawn is not None:

@@ -22,18 +22,26 @@ from guardrail.foreign_errors import show_details
 
 from .terminal import errors
 
-COMMANDS = (
-    *("plan", "run", "import", "collect", "score", "sample"),
-    *("label", "fit", "evaluate", "report", "audit", "learn"),
-)
-"""In the order of the work."""
-MODULES = {name: name for name in COMMANDS} | {"import": "import_", "sample": "plan"}
-"""The module of each command."""
+COMMANDS = {
+    "plan": "plan",
+    "run": "run",
+    "import": "import_",
+    "collect": "collect",
+    "score": "score",
+    "sample": "plan",
+    "label": "label",
+    "fit": "fit",
+    "evaluate": "evaluate",
+    "report": "report",
+    "audit": "audit",
+    "learn": "learn",
+}
+"""The module of each command, in the order of the work."""
 
 
 def _summary(name: str) -> str:
     """The first paragraph of a command's help, read without importing its module, which may take a second."""
-    module = Path(__file__).parents[1] / f"{MODULES[name]}.py"
+    module = Path(__file__).parents[1] / f"{COMMANDS[name]}.py"
     functions = {each.name: each for each in ast.parse(module.read_bytes()).body if isinstance(each, ast.FunctionDef)}
     text = ast.get_docstring(functions.get(name) or functions[f"{name}_"]) or ""
     return " ".join(text.partition("\n\n")[0].split())
@@ -49,7 +57,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, name: str) -> Any:
         """The command of this name; importing its module adds it to `app`."""
         if name in COMMANDS and self.commands[name] is None:
-            import_module(f"calibrate.cli.{MODULES[name]}")
+            import_module(f"calibrate.cli.{COMMANDS[name]}")
             self.commands[name] = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
         return self.commands.get(name)
 
