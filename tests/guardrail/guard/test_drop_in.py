@@ -16,6 +16,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import ConfigurableField, RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import tool
 from langchain_core.tracers.base import BaseTracer
 from langchain_core.tracers.schemas import Run
@@ -141,12 +142,16 @@ async def events_of(runnable: Any, given: Any, version: str) -> list[Any]:
 @pytest.mark.parametrize("passed", [False, True])
 def test_assessing_in_a_lambda_shows_no_sample_in_events(version: str, passed: bool) -> None:
     def ask(question: str, config: RunnableConfig) -> bool:
-        return GUARD.assess(question, config if passed else None).accepted
+        around = var_child_runnable_config.get()
+        accepted = GUARD.assess(question, config if passed else None).accepted
+        assert var_child_runnable_config.get() is around  # what follows in the node is streamed as before
+        return accepted
 
     async def aask(question: str, config: RunnableConfig) -> bool:
         return (await GUARD.aassess(question, config if passed else None)).accepted
 
     events = asyncio.run(events_of(RunnableLambda(ask, aask), UNSURE, version))
+    assert RunnableLambda(ask).invoke(UNSURE) is False
     assert events[-1]["data"]["output"] is False
     assert not leaks(events)
     assert not leaks(asyncio.run(events_of(GUARD, UNSURE, version)))

@@ -21,7 +21,6 @@ from langchain_core.tracers.context import register_configure_hook
 from pydantic import Field
 
 from guardrail import Guardrail
-from guardrail.guard.abstention import ABSTENTION
 from guardrail.testing import ScriptedChat, make_artifact
 
 SECRET = "Secretville"
@@ -192,59 +191,6 @@ def test_the_callers_model_and_handlers_stay_as_they_are() -> None:
     assert "_generate" not in vars(model)
     assert model.invoke(SURE).content == "Paris"
     assert own.tokens == ["Paris"]
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_message_stream_of_a_graph_shows_no_sample(asynchronous: bool) -> None:
-    graph = pytest.importorskip("langgraph.graph")
-    model = Streaming(script=SCRIPT)
-    guard = Guardrail(model=model, artifact=make_artifact(model))
-
-    def shown(asked: Any) -> list[Any]:
-        def ask(state: Any) -> Any:
-            return {"messages": [asked.invoke(state["messages"])]}
-
-        async def aask(state: Any) -> Any:
-            return {"messages": [await asked.ainvoke(state["messages"])]}
-
-        node = aask if asynchronous else ask
-        built = graph.StateGraph(graph.MessagesState).add_node("ask", node).add_edge(graph.START, "ask").compile()
-        inputs = {"messages": [("human", UNSURE)]}
-        if asynchronous:
-            return asyncio.run(_listed(built.astream(inputs, stream_mode="messages")))
-        return list(built.stream(inputs, stream_mode="messages"))
-
-    held = shown(guard)
-    assert [chunk.content for chunk, _ in held] == [ABSTENTION]  # the guard's own message, once
-    assert SECRET not in str(held)
-    assert SECRET in str(shown(model))
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_agent_shows_no_token(asynchronous: bool) -> None:
-    agents = pytest.importorskip("langchain.agents")
-    middleware = pytest.importorskip("integrations.langchain_agents")
-    own, of_the_call = Listening(), Listening()
-    model = Streaming(script=SCRIPT, callbacks=[own])
-    guard = middleware.GuardrailMiddleware(artifact=make_artifact(model), on_abstain="message")
-    config: Any = {"callbacks": [of_the_call]}
-    inputs = {"messages": [("human", UNSURE)]}
-
-    async def events(agent: Any) -> list[Any]:
-        await agent.ainvoke(inputs, config)
-        return [chunk async for chunk in agent.astream(inputs, config, stream_mode=["messages", "custom"])]
-
-    def shown(agent: Any) -> str:
-        if asynchronous:
-            return str(asyncio.run(events(agent)))
-        agent.invoke(inputs, config)
-        return str(list(agent.stream(inputs, config, stream_mode=["messages", "custom"])))
-
-    assert SECRET not in shown(agents.create_agent(model, tools=[], middleware=[guard]))
-    assert (own.tokens, of_the_call.tokens) == ([], [])
-    assert SECRET in shown(agents.create_agent(model, tools=[]))
-    assert SECRET in own.tokens
-    assert SECRET in of_the_call.tokens
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
