@@ -51,10 +51,13 @@ class Desk:
         return ticket if self.answer is None else self.answer
 
 
+UNPROMISED = AIMessage("Lima", response_metadata={"guardrail": {"accepted": False, "reason": "other_turns"}})
+"""Of a guard that gives out an answer without its promise."""
 PATHS: list[tuple[Any, str]] = [
     ("message", "text"),
     (SURE, "unjudged_answer"),
     (RunnableLambda(lambda messages: "Lima"), "unjudged_answer"),
+    (RunnableLambda(lambda messages: UNPROMISED), "unjudged_answer"),
     (judging(), "judged_answer"),
     (lambda verdict: "Ann says Lima", "person"),
     (lambda verdict: None, "text"),
