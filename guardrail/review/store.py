@@ -252,7 +252,7 @@ class ReviewStore:
             UnstorableError: The decision cannot be written and read back unchanged.
             UsageError: The item does not allow this decision.
         """
-        return self._signed(lease.item.id, lease.reviewer, lease.token, decision)
+        return self._decide(lease.item.id, lease.reviewer, lease.token, decision)
 
     def decide_free(self, item: str, reviewer: str, decision: Decision) -> Item:
         """`decide` an item that nobody holds, without a lease: for a program that asks people elsewhere.
@@ -260,19 +260,19 @@ class ReviewStore:
         Raises:
             LeaseLostError: A reviewer holds the item.
         """
-        return self._signed(item, reviewer, None, decision)
+        return self._decide(item, reviewer, None, decision)
 
-    def _signed(self, item: str, reviewer: str, token: str | None, decision: Decision) -> Item:
+    def _decide(self, item: str, reviewer: str, token: str | None, decision: Decision) -> Item:
         check_text("reviewer", reviewer, LONGEST_NAME)
         try:
-            return self._decide(item, reviewer, token, writable(decision.model_copy(update={"reviewer": reviewer})))
+            return self._record(item, reviewer, token, writable(decision.model_copy(update={"reviewer": reviewer})))
         except ReviewError as error:
             with self.database.write() as transaction:
                 why = {"action": decision.action, "reason": type(error).__name__}
                 transaction.log(reviewer, "refused", why, item)
             raise
 
-    def _decide(self, item: str, reviewer: str, token: str | None, decision: Decision) -> Item:
+    def _record(self, item: str, reviewer: str, token: str | None, decision: Decision) -> Item:
         with self.database.write() as transaction:
             row = rows.fetch(transaction, item, lock=True)
             known = as_item(row, transaction.now)

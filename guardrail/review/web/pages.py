@@ -48,24 +48,23 @@ class Pages:
 
     def routes(self) -> list[Route]:
         """Paths and their handlers."""
-        open_, closed = self._site.open, self._site.closed
-        post = partial(closed, form=LARGEST_FORM)
+        route, small = self._site.route, LARGEST_FORM
         return [
-            Route("/sign-in", open_(self._sign_in_form)),
-            Route("/sign-in", open_(self._sign_in, form=LARGEST_FORM), methods=["POST"]),
-            Route("/sign-out", post(self._sign_out), methods=["POST"]),
-            Route("/", closed(self._queue)),
-            Route("/history", closed(self._history)),
-            Route("/trail", closed(self._trail, admin=True)),
-            Route("/next", post(self._next_item), methods=["POST"]),
-            Route("/items/{item}", closed(self._show)),
-            Route("/items/{item}/claim", post(self._claim), methods=["POST"]),
-            Route("/items/{item}/renew", post(self._renew), methods=["POST"]),
-            Route("/items/{item}/release", post(self._release), methods=["POST"]),
-            Route("/items/{item}/take-back", post(self._take_back, admin=True), methods=["POST"]),
-            Route("/items/{item}/decide", closed(self._decide, form=LARGEST_DECISION), methods=["POST"]),
-            Route("/monitor", closed(self._monitor)),
-            Route("/monitor/acknowledge", post(self._acknowledge, admin=True), methods=["POST"]),
+            route("/sign-in", self._sign_in_form, who="anybody"),
+            route("/sign-in", self._sign_in, form=small, who="anybody"),
+            route("/sign-out", self._sign_out, form=small),
+            route("/", self._queue),
+            route("/history", self._history),
+            route("/trail", self._trail, who="admin"),
+            route("/next", self._next_item, form=small),
+            route("/items/{item}", self._show),
+            route("/items/{item}/claim", self._claim, form=small),
+            route("/items/{item}/renew", self._renew, form=small),
+            route("/items/{item}/release", self._release, form=small),
+            route("/items/{item}/take-back", self._take_back, form=small, who="admin"),
+            route("/items/{item}/decide", self._decide, form=LARGEST_DECISION),
+            route("/monitor", self._monitor),
+            route("/monitor/acknowledge", self._acknowledge, form=small, who="admin"),
         ]
 
     def _sign_in_form(self, call: SiteCall) -> Response:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -18,6 +17,7 @@ from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
 
 from ...errors import UsageError
 from ...plain_json import visible
@@ -38,7 +38,6 @@ __all__ = [
     "FAILURES",
     "LARGEST_FORM",
     "UNAVAILABLE",
-    "Endpoint",
     "PageError",
     "Site",
     "SiteCall",
@@ -74,7 +73,6 @@ _TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _log = logging.getLogger(__name__)
 Handler = Callable[["SiteCall"], Response]
 """Answers a call; runs in a thread, because the store blocks."""
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class PageError(Exception):
@@ -148,26 +146,32 @@ class Site:
         self._pages.filters |= {"when": when, "ago": ago, "words": in_words, "result": _result, "fate": _fate}
         self._pages.filters |= {"broken": _broken, "hidden": _hidden, "editable": _editable, "escaped": _escaped}
 
-    def open(self, handler: Handler, *, form: int = 0) -> Endpoint:
-        """A page for everybody. ``form`` is the most bytes of the form it takes; 0 for a page without a form."""
-        return partial(self._serve, handler, form, signed_in=False, admin=False)
+    def route(
+        self, path: str, handler: Handler, *, form: int = 0, who: Literal["anybody", "person", "admin"] = "person"
+    ) -> Route:
+        """A page, or what a form is sent to; "person" is everybody who signed in.
 
-    def closed(self, handler: Handler, *, form: int = 0, admin: bool = False) -> Endpoint:
-        """A page for those who signed in; with ``admin``, for administrators."""
-        return partial(self._serve, handler, form, signed_in=True, admin=admin)
+        Args:
+            path: Its path.
+            handler: Answers a call.
+            form: The most bytes of the form; 0 for a page that is only looked at.
+            who: Who may use it.
+        """
 
-    async def _serve(self, handler: Handler, form: int, request: Request, *, signed_in: bool, admin: bool) -> Response:
-        call = request.state.call = SiteCall(request)
-        if call.cookie:
-            call.signed_in = await run_in_threadpool(self.sessions.account, call.cookie)
-        if signed_in and call.signed_in is None:
-            return RedirectResponse("/sign-in", 303)
-        if admin and call.account.role != "admin":
-            raise PageError(403, "For administrators", "Your account may not do this.")
-        if form:
-            self.check_length(request, form)
-            call.form = await self._form(call, form)
-        return await run_in_threadpool(handler, call)
+        async def serve(request: Request) -> Response:
+            call = request.state.call = SiteCall(request)
+            if call.cookie:
+                call.signed_in = await run_in_threadpool(self.sessions.account, call.cookie)
+            if who != "anybody" and call.signed_in is None:
+                return RedirectResponse("/sign-in", 303)
+            if who == "admin" and call.account.role != "admin":
+                raise PageError(403, "For administrators", "Your account may not do this.")
+            if form:
+                self.check_length(request, form)
+                call.form = await self._form(call, form)
+            return await run_in_threadpool(handler, call)
+
+        return Route(path, serve, methods=["POST" if form else "GET"])
 
     async def _form(self, call: SiteCall, most: int) -> FormData:
         """The fields of a form that one of our pages sent; a form of another site is refused."""
