@@ -96,7 +96,7 @@ def a_call() -> Content:
         candidate=Candidate(tool_calls=(ours,)),
         verdict=held_back(Candidate(tool_calls=(ours,))),
         alternatives=tuple((canonical_calls([call]), share) for call, share in calls),
-        edits="arguments",
+        agent=True,
         schemas={"transfer": TRANSFER},
     )
 

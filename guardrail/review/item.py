@@ -47,9 +47,6 @@ ACTIONS: tuple[Action, ...] = ("approve", "edit", "reject", "respond")
 Kind = Literal["answer", "tool_call", "audit"]
 """A held-back answer, a held-back tool call, or an accepted answer that is audited."""
 State = Literal["pending", "claimed", "decided", "expired"]
-Edits = Literal["any", "text", "arguments"]
-"""Parts that an edit may change: any; the text of an answer; or the arguments of tool calls and the text beside them
-(for calls that wait in a LangGraph state, which cannot hold every number)."""
 
 
 _EXACT = 2**53
@@ -91,8 +88,9 @@ class Content(Frozen):
     """Answers that contain an acceptable one with a stated probability, if that was calibrated."""
     allowed: tuple[Action, ...] = ACTIONS
     """Decisions that are possible."""
-    edits: Edits = "any"
-    """Parts of the candidate that an edit may change."""
+    agent: bool = False
+    """Whether the run of an agent waits: an edit keeps the tools that are called, with arguments that a LangGraph state
+    can hold, which cannot hold every number."""
     schemas: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """JSON schema of the arguments of each tool, by its name, as far as the caller knows it: the page makes a form of
     it, and an edit that does not fit it is refused."""
@@ -136,7 +134,7 @@ class Content(Frozen):
     @property
     def has_agent(self) -> bool:
         """Whether an agent waits to run the call, so that it can be told why the call is rejected."""
-        return self.kind == "tool_call" and self.edits == "arguments"
+        return self.kind == "tool_call" and self.agent
 
     @property
     def blind(self) -> bool:
@@ -159,15 +157,14 @@ class Content(Frozen):
         """Why the caller cannot carry out this edit; None if it can."""
         ours = () if self.candidate is None else self.candidate.tool_calls
         theirs = edited.tool_calls
-        if self.edits == "text" and theirs:
-            return f"an edit replaces the text, but this one calls {[c.name for c in theirs]}. Reject it instead."
-        if self.edits == "arguments" and [call.name for call in ours] != [call.name for call in theirs]:
+        before, after = [call.name for call in ours], [call.name for call in theirs]
+        if self.agent and before != after:
             return (
-                f"an edit changes arguments only, but this one calls {[call.name for call in theirs]} in place of "
-                f"{[call.name for call in ours]}. Reject it to make another call."
+                f"an edit keeps the tools that are called, but this one calls {after} in place of {before}. Reject it "
+                "instead."
             )
         for call in theirs:
-            if self.edits == "arguments" and (fault := json_fault(call.arguments, packed=True)) is not None:
+            if self.agent and (fault := json_fault(call.arguments, packed=True)) is not None:
                 return f"the arguments of {call.name} hold {fault}. Correct them, or reject the call."
             if call.name in self.schemas and call not in ours:
                 fault = arguments_fault(self.schemas[call.name], call.arguments)

@@ -213,7 +213,7 @@ def content_of(request: Mapping[str, Any]) -> Content:
         verdict=Verdict.from_stored(verdict),
         alternatives=tuple((answer["text"], answer["share"]) for answer in request["alternatives"]),
         allowed=allowed,
-        edits="text" if kind == "answer" else "arguments",
+        agent=True,
         schemas=request["schemas"],
         fixed=_fixed(request),
     )

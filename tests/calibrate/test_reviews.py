@@ -391,8 +391,8 @@ def test_a_call_that_a_person_replaced_by_something_else_was_wrong(tmp_path: Pat
     asked = Record(id="1", question="q", messages=({"role": "user", "content": "q"},), drawn=drawn)
     with ReviewStore(tmp_path / "reviews.db") as store:
         shown = Candidate(text="", tool_calls=(call,))
-        store.enqueue(Content(question="q", kind="tool_call", candidate=shown, allowed=("approve", "edit"),
-                              edits="any", verdict=verdict(record=asked.id)))  # fmt: skip
+        content = Content(question="q", kind="tool_call", candidate=shown, verdict=verdict(record=asked.id))
+        store.enqueue(content)
         claimed = store.claim("ann")
         assert claimed is not None
         store.decide(claimed, Decision(action="edit", reviewer="ann", candidate=instead))

@@ -207,7 +207,7 @@ def _fill_queue(store: ReviewStore) -> None:
     store.decide(lease, Decision.from_stored(stored["decision"]))
     calls = (ToolCall(name="balance", arguments={}), ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}))
     sent = Candidate(text="I send it.", tool_calls=calls)
-    call = Content(question="Send Bob 5.", kind="tool_call", candidate=sent, edits="arguments", fixed=(0,))
+    call = Content(question="Send Bob 5.", kind="tool_call", candidate=sent, agent=True, fixed=(0,))
     store.enqueue(call, key="claimed")
     store.claim("jörg", seconds=3600)
     late = store.enqueue(Content(question="too late?", allowed=("reject", "respond")), key="expired", expires_in=1.0)

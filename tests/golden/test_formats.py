@@ -335,7 +335,7 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: Review
     (item,) = ReviewBridge(store).enqueue(graph, {"configurable": {"thread_id": "t"}})
     calls = (ToolCall(name="balance", arguments={}), ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}))
     assert item.content.candidate == Candidate(text="I will send it.", tool_calls=calls)
-    assert (item.content.kind, item.content.fixed, item.content.edits) == ("tool_call", (0,), "arguments")
+    assert (item.content.kind, item.content.fixed, item.content.agent) == ("tool_call", (0,), True)
     assert item.content.messages == ({"role": "human", "content": "Send Bob 5."},)
     assert item.content.metadata["conversation"] == "0123456789abcdef" * 2
     shown = item.content.verdict
@@ -381,7 +381,7 @@ def test_items_and_decisions_are_there_and_the_queue_goes_on(store: ReviewStore)
     shown = decided.content.verdict
     assert shown is not None
     assert [item.kept for item in shown.items] == [True, False, False]
-    assert (claimed.holder, claimed.content.edits, claimed.content.fixed) == ("jörg", "arguments", (0,))
+    assert (claimed.holder, claimed.content.agent, claimed.content.fixed) == ("jörg", True, (0,))
     assert expired.content.allowed == ("reject", "respond")
     assert (pending.content.metadata, pending.deadline) == ({"tenant": "ü"}, NOW + 9 + 10**6)
     assert pending.content.candidate_set is not None

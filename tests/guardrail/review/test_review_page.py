@@ -176,7 +176,7 @@ def a_refund(**changes: Any) -> Content:
     arguments = {"order_id": "A-17", "amount": 40, "reason": "late", "lines": ["shirt", "hat"]}
     call = {"name": "refund", "arguments": {**arguments, **changes}}
     return held_back(
-        kind="tool_call", candidate={"tool_calls": [call]}, edits="arguments", schemas={"refund": REFUND},
+        kind="tool_call", candidate={"tool_calls": [call]}, agent=True, schemas={"refund": REFUND},
         alternatives=(), candidate_set=None,
     )  # fmt: skip
 
@@ -250,7 +250,7 @@ def test_a_schema_of_a_stranger_neither_breaks_the_page_nor_sends_it_anywhere(ta
 
 def test_two_calls_of_one_step_say_what_a_decision_does_to_each(take: Take) -> None:
     calls: list[dict[str, Any]] = [{"name": name, "arguments": {}} for name in ("refund", "mail", "close")]
-    desk = take(held_back(kind="tool_call", candidate={"tool_calls": calls}, edits="arguments", fixed=(1,)))
+    desk = take(held_back(kind="tool_call", candidate={"tool_calls": calls}, agent=True, fixed=(1,)))
     assert "<b>mail</b> needs no decision: it runs also if you reject." in desk.page
     assert "one decision is about all of them" in desk.page
 
@@ -417,7 +417,7 @@ def test_the_list_names_the_tool_and_its_arguments(store: ReviewStore, site: Sta
 
 def test_an_agent_is_told_why_its_call_is_rejected_and_nobody_else(take: Take) -> None:
     call = {"tool_calls": [{"name": "refund", "arguments": {"amount": 40}}]}
-    agents = take(held_back(kind="tool_call", candidate=call, edits="arguments"))
+    agents = take(held_back(kind="tool_call", candidate=call, agent=True))
     assert "Reject and tell the agent why" in agents.page
     agents.decide(action="reject", reason="already paid", note="see order")
     decision = agents.decision
@@ -800,7 +800,7 @@ def test_one_key_decides_and_opens_the_next(store: ReviewStore, site: Starlette)
         ({}, "the user gets exactly this answer"),
         ({"kind": "audit", "allowed": ("approve", "reject")}, "The user has this answer already"),
         ({"kind": "audit", "allowed": ("approve", "reject"), "verdict": None}, "you only say whether it is right"),
-        ({"kind": "tool_call", "edits": "arguments"}, "Reject: the call is not made, and the agent is told so."),
+        ({"kind": "tool_call", "agent": True}, "Reject: the call is not made, and the agent is told so."),
         ({"kind": "tool_call"}, "the caller gets exactly this call"),
     ],
 )
@@ -815,7 +815,7 @@ def test_the_user_and_the_agent_are_answered_in_two_fields(take: Take) -> None:
     """A text for the customer in the agent's field would become the result of a tool."""
     call = Candidate(tool_calls=(ToolCall(name="refund", arguments={"order": "1"}),))
     allowed: Any = ("approve", "reject", "respond", "answer")
-    desk = take(Content(question="", kind="tool_call", candidate=call, edits="arguments", allowed=allowed))
+    desk = take(Content(question="", kind="tool_call", candidate=call, agent=True, allowed=allowed))
     assert "the agent takes this for what the tool returned" in desk.page
     assert "the user gets exactly this text; the call is not made" in desk.page
     desk.decide(action="answer", text="It is closed.")

@@ -654,7 +654,7 @@ def test_threads_that_lease_the_same_items_at_once_do_not_share_them(store: Revi
 def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store: ReviewStore) -> None:
     """It was recorded, and stopped the graph at every resume."""
     calls = [{"name": "pay", "arguments": {"wei": 5}}]
-    waits = content(kind="tool_call", candidate={"tool_calls": calls}, edits="arguments")
+    waits = content(kind="tool_call", candidate={"tool_calls": calls}, agent=True)
     item = store.enqueue(waits)
     lease = claim(store, "ann", item=item.id)
     more = {"tool_calls": [{"name": "pay", "arguments": {"wei": 25 * 10**18}}]}
@@ -663,7 +663,7 @@ def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store:
         store.decide(lease, edit)
     assert store.item(item.id).state == "claimed"
     # Where no graph waits, JSON's own numbers do.
-    lease = claim(store, "ann", item=store.enqueue(waits.model_copy(update={"edits": "any"})).id)
+    lease = claim(store, "ann", item=store.enqueue(waits.model_copy(update={"agent": False})).id)
     store.decide(lease, edit)
     decision = decision_of(store, lease.item.id)
     assert decision.candidate == edit.candidate

@@ -229,7 +229,7 @@ def test_an_edit_in_the_queue_changes_arguments_and_nothing_else(store: Any, oth
     """Refused when the reviewer makes it, so the item stays open."""
     agent = transferring(5, 0, 1, 2, 3)
     bridge, item = queued(store, agent)
-    with pytest.raises(UsageError, match="an edit changes arguments"):
+    with pytest.raises(UsageError, match="an edit keeps the tools that are called"):
         decide(store, action="edit", candidate={"text": "x", "tool_calls": other_calls})
     assert store.item(item.id).state == "claimed"
     assert bridge.resume(agent, CONFIG) is None
@@ -254,7 +254,7 @@ def test_an_answer_is_not_edited_into_a_call(store: Any) -> None:
     graph.invoke({"messages": ["anything"]}, CONFIG)
     bridge.enqueue(graph, CONFIG)
     call = ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})
-    with pytest.raises(UsageError, match="an edit replaces the text"):
+    with pytest.raises(UsageError, match="an edit keeps the tools that are called"):
         decide(store, action="edit", candidate={"text": "x", "tool_calls": [call]})
     assert bridge.resume(graph, CONFIG) is None
 
