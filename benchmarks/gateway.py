@@ -2,7 +2,6 @@
 
     python -m benchmarks.gateway                     # latency and throughput
     python -m benchmarks.gateway load                # 50 and 200 clients, and the processor's time of a question
-    python -m benchmarks.gateway workers             # the throughput of one and of two processes
     python -m benchmarks.gateway hostile             # the wait of other clients while one sends hostile bodies
     python -m benchmarks.gateway floods              # upstreams that send without end
     python -m benchmarks.gateway --requests 50000    # memory over so many guarded questions
@@ -55,9 +54,7 @@ FAULTS = ("500", "429", "stall", "reset", "html", "truncated", "cut_stream", "em
 KEY = "sk-of-a-local-benchmark"
 """The clients' key."""
 HEAD = {"authorization": f"Bearer {KEY}"}
-PARTS = ("latency", "apart", "together", "passed", "load", "workers", "hostile", "floods")
-QUEUE = 50
-"""Answers that wait to be measured, so that they are done soon after a measurement's end; later ones are dropped."""
+PARTS = ("latency", "apart", "together", "passed", "load", "hostile", "floods")
 TOLERATED = 10
 """Files, sockets or threads that a gateway may hold more than before: connections that have just been opened."""
 GROWTH = 1.2
@@ -111,9 +108,7 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def gateway(
-    folder: Path, url: str, n: int, timeout: float = 60.0, *, workers: int = 1, **settings: Any
-) -> Iterator[Served]:
+def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: Any) -> Iterator[Served]:
     """Run `guardrail serve` with an alias of each kind; ``settings`` are added to its configuration."""
     model = OpenAICompatibleChat(model="m", base_url=url, api_key="none")
     artifact = str(make_artifact(model, threshold=1.0, n=n).save(folder / "artifact.json"))
@@ -123,13 +118,13 @@ def gateway(
         "apart": {**guarded, "probe": "off"},  # n + 1 requests a question
         "together": guarded,  # the probe finds that n is honoured: 2 requests
         "passed": {**common, "mode": "observe"},  # without artifact or plan nothing is measured
-        "watched": {**guarded, "probe": "off", "mode": "observe", "observe": {"queue": QUEUE}},
+        "watched": {**guarded, "probe": "off", "mode": "observe"},
     }
     path = folder / "guardrail.yaml"
     keys = [{"name": "benchmark", "sha256": hashlib.sha256(KEY.encode()).hexdigest(), "max_concurrency": 1000}]
     config = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, "keys": keys, **settings}
     path.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "guardrail", "serve", "--config", str(path), "--workers", str(workers)]
+    command = [sys.executable, "-m", "guardrail", "serve", "--config", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -328,18 +323,6 @@ async def load(arguments: argparse.Namespace, url: str, folder: Path, stack: Exi
     await lean.session.close()
 
 
-async def workers(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
-    """Measure the throughput of guarded questions with one and with two processes on one store."""
-    calls, lean, store = {}, Lean(), str(folder / "reviews.db")
-    for count in (1, 2):
-        served = stack.enter_context(gateway(folder, url, arguments.n, workers=count, reviews=store, remember=0))
-        calls[f"guarded, {count}"] = lean.asking(served.url, "together")
-    print("50 lean clients by number of processes", flush=True)
-    await throughput(calls, 50, 1)
-    print_shares(await throughput(calls, 50, max(3, arguments.rounds // 10), each=8), "guarded, 1")
-    await lean.session.close()
-
-
 def processor_seconds(pid: int) -> float:
     """Seconds of processor that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -348,7 +331,7 @@ def processor_seconds(pid: int) -> float:
 
 async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
     """Measure and print the figures about time."""
-    parts = {"load": load, "workers": workers, "hostile": hostile_bodies_to_both, "floods": floods}
+    parts = {"load": load, "hostile": hostile_bodies_to_both, "floods": floods}
     for name in arguments.parts:
         if name in parts:
             await parts[name](arguments, url, folder, stack)
