@@ -190,11 +190,6 @@ def test_arguments_are_those_of_the_tools_once_they_are_known(arguments: Any, me
     assert message in str(refused.value)
 
 
-def test_a_judge_within_the_name_is_an_argument_in_python() -> None:
-    with pytest.raises(UsageError, match="in Python the judge is an argument: judge="):
-        make_estimator("discrete_semantic_entropy:tool_call")
-
-
 def test_a_tool_whose_schema_lists_no_arguments_may_have_any() -> None:
     bindings = Bindings(tools=(*bindings_for([pay]).tools, ANYTHING))
     for arguments in ({"any": ["iban"]}, {"*": ["iban"]}, ["iban"]):

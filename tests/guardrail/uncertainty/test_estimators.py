@@ -189,10 +189,17 @@ def test_a_formula_that_fails_is_unmeasured(error: Exception) -> None:
 
 
 def test_make_refuses_what_it_cannot_make() -> None:
-    with pytest.raises(UsageError, match="no score named 'entropy'"):
-        make_estimator("entropy")
-    with pytest.raises(UsageError, match="takes no judge"):
-        make_estimator("perplexity", judge=EXACT)
+    given: list[tuple[str, dict[str, object], str]] = [
+        ("entropy", {}, "no score named 'entropy'"),
+        ("num_sets:exact", {}, "in Python the judge is an argument: judge="),
+        ("perplexity", {"judge": EXACT}, "takes no judge; leave judge out"),
+        ("degree", {"judge": EXACT}, r"takes no judge; pass similarity=from_judge\(judge\)"),
+        ("semantic_entropy", {"similarity": Jaccard()}, "takes no similarity"),
+        ("degree", {"entailment": EXACT}, "takes no entailment model"),
+    ]
+    for name, arguments, said in given:
+        with pytest.raises(UsageError, match=said):
+            make_estimator(name, **arguments)  # type: ignore[arg-type]
 
 
 def test_from_spec_round_trips_and_refuses_another_version() -> None:

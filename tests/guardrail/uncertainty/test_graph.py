@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.errors import ArtifactMismatchError
 from guardrail.items.gate import gate_of
 from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, Similarity, from_judge
 from guardrail.testing import ScriptedChat, make_artifact
@@ -163,13 +163,6 @@ def test_a_similarity_without_a_rating_is_unmeasured(name: str, similarity: Rate
 def test_a_shortfall_or_an_empty_sample_is_unmeasured(name: str) -> None:
     assert measure(answers(["a1"] * 3), make_estimator(name), SamplingPlan()).reason is Unmeasured.SAMPLING_SHORTFALL
     assert measure(answers(["", ""]), make_estimator(name), SamplingPlan(n=2)).reason is Unmeasured.EMPTY_ANSWER
-
-
-def test_make_takes_a_similarity_or_a_judge_never_the_wrong_one() -> None:
-    with pytest.raises(UsageError, match="takes no similarity"):
-        make_estimator("semantic_entropy", similarity=Jaccard())
-    with pytest.raises(UsageError, match=r"similarity=from_judge\(judge\)"):
-        make_estimator("degree", judge=ExactJudge())
 
 
 @pytest.mark.parametrize("name", GRAPH)
