@@ -406,11 +406,7 @@ class GuardedModel(Model):
             await self._gate.note_answer(from_items(None, input), content, answer)
 
     def _answers_wait(self, tools: Sequence[Tool]) -> bool:
-        """True if a held-back answer can wait for a person.
-
-        Raises:
-            UsageError: The agent must be able to hold answers back, but lacks `answer_tool`.
-        """
+        """True if a held-back answer can wait for a person; refuses an agent that lacks `answer_tool` and needs it."""
         listed = [tool for tool in tools if tool.name == ANSWER_TOOL]
         mine = any(getattr(tool, "on_invoke_tool", None) == self._give for tool in listed)
         if mine != bool(listed) or (self._gate.asks and self._gate.artifacts.answer is not None and not mine):
@@ -422,11 +418,7 @@ class GuardedModel(Model):
         return mine
 
     def _holdable(self, tools: Sequence[Tool]) -> frozenset[str]:
-        """Function tools whose held-back calls cannot run.
-
-        Raises:
-            UsageError: A tool could run them.
-        """
+        """Function tools whose held-back calls cannot run; refuses a tool that could run them."""
         for tool in tools:
             assert isinstance(tool, FunctionTool)  # request_bindings refused all others
             passes = tool.name in (*self._gate.artifacts.exempt, ANSWER_TOOL)
@@ -440,11 +432,7 @@ class GuardedModel(Model):
 
 
 def _goes_on(_context: RunContextWrapper[Any], agent: Any) -> bool:
-    """For ``FunctionTool.is_enabled``: True.
-
-    Raises:
-        UsageError: The agent would end with the result of the call that stands for an answer, not with the answer.
-    """
+    """For ``FunctionTool.is_enabled``: True; refuses an agent that would end with the result of that call."""
     if agent.tool_use_behavior == "stop_on_first_tool":
         raise UsageError(
             'with tool_use_behavior="stop_on_first_tool" a run would end before an approved answer goes out. Name the '
@@ -471,9 +459,6 @@ def _refuse_fragment(input: str | list[TResponseInputItem]) -> None:
     """Refuse a fragment of a conversation that a server keeps: it has results of calls, but not the calls.
 
     With ``auto_previous_response_id`` the runner takes the response for the server's and sends only what is new.
-
-    Raises:
-        UsageError: The call of a result is missing.
     """
     if isinstance(input, str):
         return

@@ -205,11 +205,7 @@ class GuardedModel(WrapperModel):
         return response
 
     async def _refuse_asking_again(self, messages: list[ModelMessage]) -> None:
-        """Refuse a request of a run that has abstained in words, or given out a decided answer.
-
-        Raises:
-            AbstainedError: The run has abstained, and this request is its retry.
-        """
+        """Refuse the retry of a run that has abstained in words, or given out a decided answer."""
         if len(messages) < 2:
             return
         *earlier, response, request = messages
@@ -352,12 +348,7 @@ class GuardCapability(AbstractCapability[Any]):
     async def _check(self, ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition) -> dict[str, Any] | None:
         """Let a call go on that was judged, accepted and not changed since, or that a person approved.
 
-        Returns:
-            Its arguments, if a person edited it.
-
-        Raises:
-            ApprovalRequired: A person decides about it.
-            ModelRetry: It does not run, and the model is informed.
+        Returns its arguments, if a person edited it. `ApprovalRequired` asks a person, `ModelRetry` informs the model.
         """
         if tool_def.kind == "output" or call.tool_name in self._exempt:
             return None
@@ -454,11 +445,7 @@ class _JudgedToolset(WrapperToolset[Any]):
         self._own = FunctionToolset([Tool(self.capability._give, name=ANSWER_TOOL)] if asks else [])
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """The agent's tools, and the one whose call stands for a held-back answer; no model is offered it.
-
-        Raises:
-            UsageError: The agent has a tool of its name.
-        """
+        """The agent's tools, and the one whose call stands for a held-back answer; no model is offered it."""
         tools, own = await super().get_tools(ctx), await self._own.get_tools(ctx)
         if set(tools) & set(own):
             raise UsageError(f"the agent's tool {ANSWER_TOOL!r} has the name of the guard's own. Rename it.")

@@ -71,9 +71,6 @@ def _common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
 
     They may differ in the parts of a sample set that they read (log-probabilities, follow-ups, whether samples at
     all), not in how the set is drawn.
-
-    Raises:
-        ArtifactMismatchError: They were calibrated with another sampling, other tools or another prompt.
     """
     plans = [artifact.plan for artifact in artifacts]
     n = max(plan.n for plan in plans)
@@ -118,11 +115,7 @@ def _collecting(
 def _stand_ins(
     options: GateOptions, model: ModelIdentity, system: str | None, bindings: Bindings
 ) -> tuple[CalibrationArtifact, CalibrationArtifact]:
-    """Stand-ins for the artifacts of calls and of answers, in a request of an agent that has none.
-
-    Raises:
-        UsageError: The judge compares arguments that the tools do not have.
-    """
+    """Stand-ins for the artifacts of calls and of answers, in a request of an agent that has none."""
     given = judges_of(options["using"]).get("tool_call")
     judge = given if isinstance(given, ToolCallJudge) else ToolCallJudge()
     calls, answers = make_estimator("primary_disagreement", judge=judge), make_estimator("primary_disagreement")
