@@ -16,8 +16,10 @@ from ..data.formats.read import Imported, import_file, import_rows
 from ..data.row import RawRow, is_missing, read_list
 from ..data.rows import Found
 
-_FIELDS = ("id", "question", "group", "model", "references", "samples", "answer")
-"""Fields that are read by a map; the last three hold documents."""
+_DOCUMENTS = ("references", "samples", "answer")
+"""Fields that hold documents."""
+_FIELDS = ("id", "question", "group", "model", *_DOCUMENTS)
+"""Fields that a map may name."""
 
 
 def import_documents(source: Path | Iterable[Found], settings: ImportSettings, *, name: str = "") -> Imported:
@@ -57,7 +59,7 @@ def import_documents(source: Path | Iterable[Found], settings: ImportSettings, *
 def _with_documents(row: RawRow, empty: Counter[str]) -> RawRow:
     """The row with documents as JSON texts."""
     values = dict(row.values)
-    for name in _FIELDS[-3:]:
+    for name in _DOCUMENTS:
         cell = row.values.get(name)
         if isinstance(cell, str) and name == "samples" and cell.startswith("["):
             cell = read_list(cell)
