@@ -18,7 +18,7 @@ from ..data.progress import bar
 from ..evaluation.promise_test import ALONE
 from ..judging import keys_of_score, require_same
 from ..report import Report
-from ..report.assessment import verdict_text
+from ..report.assessment import Found, verdict_text
 from ..report.facts import facts
 from ..rules import RULES
 from .frame.app import command
@@ -101,7 +101,7 @@ def _write_page(asked: Page, records: Sequence[Path]) -> None:
         () if tested is None else tested.records,
         # A part of the record file that was kept out of the fit is not a file.
         alone=fresh_command(loaded, key, test, artifact, asked.typed) if test else ALONE,
-        named=listed(records),
+        found=Found.of(file, key, file.records, records=listed(records)),
     )
     if page.note is not None:
         print_line(page.note, "yellow")

@@ -27,7 +27,7 @@ from ..evaluation.choice import AUTO
 from ..evaluation.label_checks import judge_to_look_at, merged, merged_text, refuse_broken
 from ..fitting import target_of
 from ..items.answers import stored_spec
-from ..report import write_report
+from ..report import Report
 from ..scoring.compute import score_records, supported, uses_models, with_cache
 from ..scoring.names import estimator_key
 from ..scoring.scores import refuse_failed
@@ -120,18 +120,11 @@ def _report(config: Path | None, settings: RunSettings, fitted: Fitted) -> list[
     opened = fitted.opened
     flags = settings.as_flags(signature(run).parameters.keys(), ("max_concurrency", "batch_size", "price"))
     same = [] if config is None else [f"# or, as it was run, with settings from {config}"]
+    test, told = () if opened.test is None else opened.test.records, (fitted.audited, fitted.text)
+    page = Report.of(fitted.artifact, opened.part, opened.key, test, told=told)
     with bar(console, "writing the report", "splits") as progress:
-        return write_report(
-            settings.out / "report.html",
-            fitted.artifact,
-            opened.part,
-            estimator=opened.key,
-            test=() if opened.test is None else opened.test.records,
-            splits=settings.splits,
-            commands=[f"calibrate run {flags}", *same],
-            alone=fitted.alone,
-            progress=progress,
-        )
+        commands = [f"calibrate run {flags}", *same]
+        return page.write(settings.out / "report.html", splits=settings.splits, commands=commands, progress=progress)
 
 
 _WHOLE_ANSWERS = ("score", "scorer", "correctness", "judge_model", "trust_labels", "calls")

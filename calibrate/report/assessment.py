@@ -158,7 +158,7 @@ def verdict_text(
         fits=fits_line(artifact),
         tested=tested,
         warnings=tuple(warnings(artifact, found)),
-        steps=tuple(next_steps(artifact, test, alone)),
+        steps=tuple(next_steps(artifact, test, alone, found)),
         at_run_time=unguardable(artifact),
     )
 
@@ -183,20 +183,23 @@ def _share(values: tuple[float, float, float]) -> str:
     return f"{percent(values[0])} (95 % interval {percent(values[1])} to {percent(values[2])})"
 
 
-def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: str = ALONE) -> list[str]:
+def next_steps(
+    artifact: CalibrationArtifact, test: Audit | None = None, alone: str = ALONE, found: Found = Found()
+) -> list[str]:
     """Next steps: after a refutation its remedies, then the warnings, the gravest first, then the way into use.
 
     Args:
         artifact: The artifact.
         test: Its audit on questions that were not fitted on, if there are any.
         alone: The command that calibrates on those questions alone.
+        found: What the records of the fit say.
     """
     status = standing(artifact, test).status
     infeasible = artifact.outcome if isinstance(artifact.outcome, Infeasible) else None
     steps = test.remedies(alone) if test is not None and status in ("refuted", "above") else []
     if infeasible is not None:
         steps.append(refusal(infeasible, nouns_of(artifact))[1])
-    steps += warnings(artifact, of_ranking=infeasible is None)  # the refusal's step is about the score as well
+    steps += warnings(artifact, found, of_ranking=infeasible is None)  # the refusal's step is about the score as well
     steps += _lesser_advice(artifact)
     if status != "answers":
         return steps

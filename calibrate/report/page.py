@@ -167,11 +167,12 @@ class Report:
         test: Sequence[Record] = (),
         *,
         alone: str = ALONE,
-        named: str = "RECORDS",
+        found: Found | None = None,
+        told: tuple[Audit | None, VerdictText] | None = None,
     ) -> Report:
         """Divide the records into those of the fit and those that test the promise, and test it; see `write_report`.
 
-        ``named`` are the record files, for commands to copy.
+        ``found`` is what the records say about the fit; ``told`` are its test and its words, where they were printed.
         """
         _require_scores(artifact, records, estimator)
         fitted, others = calibration_part(artifact, records)
@@ -179,8 +180,10 @@ class Report:
         note = f"{len(others)} labelled questions of the record file were not fitted on."
         note += " This report leaves them out." if test else " They are the test part here."
         test = test or others
-        audited = audit(artifact, test, estimator) if test else None
-        text = verdict_text(artifact, audited, alone, Found(named))
+        if told is None:
+            audited = audit(artifact, test, estimator) if test else None
+            told = audited, verdict_text(artifact, audited, alone, found or Found())
+        audited, text = told
         return cls(artifact, estimator, fitted, test, len(others), note if others else None, audited, text)
 
     def write(

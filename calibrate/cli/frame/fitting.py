@@ -21,6 +21,7 @@ from ...data.split import Groups, Repeats, one_per_question, split
 from ...evaluation.audit import audit
 from ...evaluation.choice import AUTO, choose_score
 from ...evaluation.label_checks import refuse_broken, suspicious
+from ...evaluation.promise_test import Audit
 from ...judging import require_same
 from ...ledger import Ledger, counted
 from ...pipeline import FEWEST_LABELS, fit_artifact, part_header, refuse_few
@@ -117,7 +118,7 @@ class Fitted:
         opened: Its records.
         written: The files.
         text: What was printed.
-        alone: The command that calibrates on the test records alone.
+        audited: The test on the records that were kept out; None without any.
         report: The command that shows the artifact.
     """
 
@@ -125,7 +126,7 @@ class Fitted:
     opened: Opened
     written: Sequence[Path]
     text: VerdictText
-    alone: str
+    audited: Audit | None
     report: str
 
 
@@ -203,7 +204,7 @@ def finish_fit(job: FitJob, opened: Opened, artifact: CalibrationArtifact, sampl
     report += "".join(f" --test {listed([path])}" for path in tests)
     if any(map(is_table, sources)):
         report = f"calibrate report {listed([out])} | docs/start/scores.md"
-    return Fitted(artifact, opened, written, text, alone, report)
+    return Fitted(artifact, opened, written, text, audited, report)
 
 
 def _doubtful_labels(artifact: CalibrationArtifact, part: Sequence[Record], key: str, report: str) -> str | None:

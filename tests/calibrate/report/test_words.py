@@ -8,7 +8,7 @@ from calibrate.data.records import RecordFile
 from calibrate.evaluation.audit import audit
 from calibrate.evaluation.promise_test import Audit
 from calibrate.pipeline import fit_artifact
-from calibrate.report.assessment import next_steps, ranking, standing
+from calibrate.report.assessment import Found, next_steps, ranking, standing, verdict_text
 from calibrate.report.facts import describe_spec, facts
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import caveats, summary, unguardable, why_infeasible
@@ -57,6 +57,13 @@ def test_infeasible_says_why_and_what_next(labelled: RecordFile) -> None:
     assert isinstance(artifact.outcome, Infeasible)
     assert why_infeasible(artifact.outcome).endswith(next_steps(artifact)[0])  # one next step, the same in all places
     assert "Guardrail(" not in " ".join(next_steps(artifact))
+
+
+def test_the_page_has_the_warnings_that_the_terminal_only_counts(labelled: RecordFile) -> None:
+    """Who is told that the report has more warnings looks for them on the page, which shows the next steps."""
+    found = Found(unread="5 of 240 answers agree with none of their samples.", doubtful="Of the labels, 9 say wrong.")
+    text = verdict_text(fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc"), found=found)
+    assert {found.unread, found.doubtful} <= set(text.warnings) <= set(text.steps)
 
 
 def test_left_out_questions_are_told(labelled: RecordFile) -> None:
