@@ -50,8 +50,6 @@ class ItemLabels(Frozen):
 
     right: tuple[bool | None, ...]
     """Whether each item is right; None where that cannot be decided, which a fit counts as wrong."""
-    missed: tuple[str, ...] = Field(default=(), exclude_if=lambda missed: not missed)
-    """Paths of the reference's fields that no item matches."""
     n_reference: int | None = Field(default=None, ge=0, exclude_if=lambda count: count is None)
     """Fields of the reference; None where a person labelled."""
 

@@ -261,12 +261,8 @@ def compare_with_gold(
     if tool is not None and tool != call:
         return ItemLabels(right=(False,) * len(own), n_reference=0)
     theirs = [leaf for leaf in leaves(gold, spec, by_path) if leaf.value is not ABSENT]
-    answered, expected = OtherDocument(document, by_path), OtherDocument(gold, by_path)
-    return ItemLabels(
-        right=tuple(expected.supports(leaf) for leaf in own),
-        missed=tuple(leaf.path for leaf in theirs if answered.supports(leaf) is not True),
-        n_reference=len(theirs),
-    )
+    expected = OtherDocument(gold, by_path)
+    return ItemLabels(right=tuple(expected.supports(leaf) for leaf in own), n_reference=len(theirs))
 
 
 def _labelled(file: RecordFile, records: Sequence[Record], name: str, params: Mapping[str, Any]) -> RecordFile:

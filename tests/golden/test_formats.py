@@ -228,7 +228,7 @@ def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None
     assert [(item.path, item.absent) for item in parted.items] == [("/total", False), ("/note", True)]
     labels = parted.item_labels
     assert labels is not None
-    assert (labels.right, labels.missed, labels.n_reference) == ((True, False), ("/note",), 2)
+    assert (labels.right, labels.n_reference) == ((True, False), 2)
     assert (unsplit.items, unsplit.item_labels) == (None, None)
     copy = restored("records.jsonl", tmp_path)
     with open_writer(copy, header) as (_, there):  # the same collection can be resumed; the third is asked again
