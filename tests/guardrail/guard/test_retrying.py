@@ -393,6 +393,9 @@ def test_what_is_another_question_is_drawn() -> None:
     assert Guardrail(model=model, artifact=stricter, **settings).assess("q").cost.calls == 0
     other_score = make_artifact(model, estimator="semantic_entropy")
     assert Guardrail(model=model, artifact=other_score, **settings).assess("q").cost.calls == 11
+    bigger = ScriptedChat(name_of_model="bigger", default=["d"])
+    own = Guardrail(model=bigger, artifact=make_artifact(bigger, prompt=marking), **settings).assess("q")
+    assert (own.cost.calls, own.samples[0]) == (11, "d")  # a model that takes over is asked itself
     assert copy.deepcopy(guard).assess("q").cost.calls == 11
     guard.assess("secret?")
     assert "secret" not in str(memory._own._pieces)  # no prompt is kept
