@@ -10,11 +10,7 @@ counted, because dropping slow answers would drop hard questions.
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -31,165 +27,10 @@ from guardrail.sampling.effects import run
 from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import refuse_majority
 from guardrail.types import Sample
-from guardrail.verdict import Reason, Verdict
+
+from ._observe_queue import Observed, ObserveQueue, fate_of
 
 __all__ = ["ObserveQueue", "Observed", "Watcher", "fate_of"]
-
-MOST = 1000
-"""Answers that wait to be measured; later ones are dropped."""
-MOST_BYTES = 64 * 2**20
-"""Bytes of answers that wait or are measured; later ones are dropped."""
-AT_ONCE = 4
-"""Answers that are measured at once."""
-log = logging.getLogger("guardrail")
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """Counts of the answers so far, by what became of them.
-
-    Attributes:
-        served: All answers.
-        chosen: Answers that the hash chose to measure.
-        accepted: Measured, and the guard would have given them.
-        abstained: Measured, and the guard would have held them back.
-        unmeasured: The guard would have held them back because they could not be measured.
-        not_comparable: Drawn with other settings than the calibrated answers, so a verdict would be about another
-            answer. They do not count as accepted.
-        collected: Drawn without an artifact, for records.
-        dropped: Chosen, and lost, by cause: "queue_full", "incomplete", "unreadable", "upstream_error", "failed",
-            "stopping", "unwritten" (its record could not be written).
-    """
-
-    served: int = 0
-    chosen: int = 0
-    accepted: int = 0
-    abstained: int = 0
-    unmeasured: int = 0
-    not_comparable: int = 0
-    collected: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def acceptance(self) -> float | None:
-        """Share of the measured answers that the guard would have given; None before the first."""
-        measured = self.accepted + self.abstained + self.unmeasured
-        return self.accepted / measured if measured else None
-
-
-class ObserveQueue:
-    """Measures served answers in background threads, in the order of their arrival; shared by threads.
-
-    Args:
-        most: Answers that wait; when so many do, the newest is dropped.
-        at_once: Answers that are measured at once.
-        most_bytes: Bytes of answers that wait or are measured; a newer one is dropped.
-        report: Is told of each count: "observations" and a field of `Observed`, or "observations_dropped" and a cause.
-    """
-
-    def __init__(
-        self,
-        *,
-        most: int = MOST,
-        at_once: int = AT_ONCE,
-        most_bytes: int = MOST_BYTES,
-        report: Callable[[str, str], None] = lambda name, label: None,
-    ) -> None:
-        self._most, self._at_once, self._most_bytes, self._report = most, at_once, most_bytes, report
-        self._waiting: deque[tuple[Callable[[], str], int]] = deque()
-        self._bytes = self._workers = 0
-        self._counts: Counter[str] = Counter()
-        self._dropped: Counter[str] = Counter()
-        self._state = threading.Condition(threading.Lock())
-
-    @property
-    def observed(self) -> Observed:
-        """The counts until now."""
-        with self._state:
-            return Observed(**self._counts, dropped=dict(self._dropped))
-
-    def count(self, *fates: str) -> None:
-        """Count an answer under fields of `Observed`."""
-        with self._state:
-            self._counts.update(fates)
-        for fate in fates:
-            self._report("observations", fate)
-
-    def drop(self, cause: str) -> None:
-        """Count an answer that was chosen and is lost."""
-        with self._state:
-            self._dropped[cause] += 1
-        self._report("observations_dropped", cause)
-
-    def offer(self, measure: Callable[[], str], size: int = 0) -> bool:
-        """Measure an answer later.
-
-        Args:
-            measure: Measures the answer, and returns the field of `Observed` to count it under; "" if it has called
-                `drop`.
-            size: Bytes that the answer holds.
-
-        Returns:
-            False if it was dropped, because too many wait.
-        """
-        fits = self.hold(size)
-        with self._state:
-            taken = fits and len(self._waiting) < self._most
-            if taken:
-                self._waiting.append((measure, size))
-            start = taken and self._workers < self._at_once
-            self._workers += start
-        if start:
-            threading.Thread(target=self._work, name="guardrail-observe", daemon=True).start()
-        if not taken:
-            self.free(size if fits else 0)
-            self.drop("queue_full")
-        return taken
-
-    def drain(self, seconds: float) -> bool:
-        """Wait until everything is measured; what waits after that time is dropped, and counted.
-
-        Returns:
-            Whether everything was measured.
-        """
-        with self._state:
-            done = self._state.wait_for(lambda: not self._workers, seconds)
-            left = list(self._waiting)
-            self._waiting.clear()
-        for _, size in left:
-            self.free(size)
-            self.drop("stopping")
-        return done
-
-    def hold(self, size: int) -> bool:
-        """Count bytes of an answer that arrives or waits; False if that would be too many."""
-        with self._state:
-            fits = self._bytes + size <= self._most_bytes
-            self._bytes += size if fits else 0
-            return fits
-
-    def free(self, size: int) -> None:
-        """Count bytes off."""
-        with self._state:
-            self._bytes -= size
-
-    def _work(self) -> None:
-        while True:
-            with self._state:  # an answer offered at this moment is either taken here, or starts another thread
-                if not self._waiting:
-                    self._workers -= 1
-                    self._state.notify_all()
-                    return
-                measure, size = self._waiting.popleft()
-            try:
-                if fate := measure():
-                    self.count(fate)
-            except Exception as error:  # it must not end the thread; the caller has the answer already
-                log.warning("guardrail: an observed answer was not measured (%s)", type(error).__name__)
-                log.debug("guardrail: observing failed", exc_info=error)
-                self.drop("failed")
-            finally:
-                self.free(size)
 
 
 class Watcher(BaseCallbackHandler):
@@ -257,7 +98,8 @@ class Watcher(BaseCallbackHandler):
         except UnreadableReplyError:  # it would be unmeasured in a guard
             self._queue.drop("unreadable")
             return
-        self._queue.offer(partial(self._measure, messages, settings, model, message, answer))
+        size = sum(len(repr(held).encode()) for held in (*messages, message, settings))
+        self._queue.offer(partial(self._measure, messages, settings, model, message, answer), size)
 
     def _measure(
         self,
@@ -279,10 +121,3 @@ class Watcher(BaseCallbackHandler):
         verdict = run(guard.served_steps(messages, answer)).verdict
         assert verdict is not None, "the one gate judges every candidate"
         return fate_of(verdict)
-
-
-def fate_of(verdict: Verdict) -> str:
-    """The field of `Observed` that a verdict counts under."""
-    if verdict.accepted:
-        return "accepted"
-    return "unmeasured" if verdict.reason is Reason.UNMEASURED else "abstained"

@@ -28,10 +28,10 @@ from guardrail.sampling.sampler import Sampler, refuse_majority
 from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, Unmeasured
 
+from .._observe_queue import ObserveQueue, fate_of
 from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, message_of, parsed, usage_of
 from .._openai.streams import chunks_of
-from ..watcher import ObserveQueue, fate_of
 from .aliases import CREDENTIALS, ServedAlias
 from .errors import ApiError
 from .health import Health

@@ -147,6 +147,17 @@ def test_what_waits_is_bounded_by_bytes() -> None:
     assert queue.observed == Observed(accepted=3, dropped={"queue_full": 2})
 
 
+def test_a_watcher_holds_no_more_bytes_of_conversations_than_its_queue_may() -> None:
+    """An application with long conversations would run out of memory: 1,000 of 1 MB each could wait."""
+    model, watcher, _ = watched(model=ScriptedChat(script={}, default=["Paris"]))
+    watcher._queue = ObserveQueue(most_bytes=10_000)
+    model.invoke("short?", **GREEDY)
+    assert watcher.drain(20)
+    model.invoke("l" + "o" * 10_000 + "ng?", **GREEDY)
+    assert watcher.drain(20)
+    assert watcher.observed == Observed(served=2, chosen=2, accepted=1, dropped={"queue_full": 1})
+
+
 def test_drops_are_counted_and_the_newest_goes() -> None:
     queue, release, order = ObserveQueue(most=2, at_once=1), threading.Event(), list[int]()
     begun = threading.Event()
@@ -159,9 +170,9 @@ def test_drops_are_counted_and_the_newest_goes() -> None:
             raise RuntimeError("broken")
         return "accepted"
 
-    assert queue.offer(lambda: measure(0))
+    assert queue.offer(lambda: measure(0), 1)
     assert begun.wait(20)
-    assert [queue.offer(partial(measure, number)) for number in (1, 2, 3)] == [True, True, False]
+    assert [queue.offer(partial(measure, number), 1) for number in (1, 2, 3)] == [True, True, False]
     release.set()
     assert queue.drain(20)
     assert order == [0, 1, 2]
@@ -206,6 +217,6 @@ def test_a_share_that_is_none_is_refused(rate: float) -> None:
 def test_answers_are_measured_after_the_threads_have_ended() -> None:
     waiting = ObserveQueue(at_once=2)
     for _ in range(5):
-        assert waiting.offer(lambda: "accepted")
+        assert waiting.offer(lambda: "accepted", 1)
         assert waiting.drain(30.0)
     assert waiting.observed.accepted == 5
