@@ -188,11 +188,17 @@ class Engine:
     def _turn(self) -> None:
         """Run one batch of the requests that wait, if any do."""
         with self._lock:
-            chosen = set(self.select([request for request, _ in self._waiting])) if self._waiting else set()
-            batch = [ticket for place, ticket in enumerate(self._waiting) if place in chosen]
-            self._waiting = [ticket for place, ticket in enumerate(self._waiting) if place not in chosen]
+            batch, self._waiting = self._waiting, []  # an error of `select` belongs to all who wait
+        if not batch:
+            return
         try:
-            for response, (_, future) in zip(self.run([request for request, _ in batch]), batch, strict=True):
+            chosen = set(self.select([request for request, _ in batch]))
+            left = [ticket for position, ticket in enumerate(batch) if position not in chosen]
+            batch = [ticket for position, ticket in enumerate(batch) if position in chosen]
+            with self._lock:
+                self._waiting = left + self._waiting  # in front of those that have come meanwhile
+            responses = self.run([request for request, _ in batch])
+            for response, (_, future) in zip(responses, batch, strict=True):
                 future.set_result(response)
         except Exception as error:
             for _, future in batch:
@@ -200,19 +206,18 @@ class Engine:
 
     def select(self, waiting: Sequence[DecodingRequest]) -> list[int]:
         """The oldest request and the closest ones in length that fit; cancelled requests come first, by themselves."""
-        cancelled = [place for place, request in enumerate(waiting) if request.cancelled.is_set()]
-        # Alone, because a batch of cancelled requests returns at once and frees their threads.
+        cancelled = [position for position, request in enumerate(waiting) if request.cancelled.is_set()]
         if cancelled:
-            return cancelled
+            return cancelled  # alone, because a batch of cancelled requests returns at once and frees their threads
         oldest = len(waiting[0].prompt)
         # Similar lengths waste least padding, and the oldest is always in, so no request starves.
-        order = sorted(range(1, len(waiting)), key=lambda place: abs(len(waiting[place].prompt) - oldest))
+        by_length = sorted(range(1, len(waiting)), key=lambda position: abs(len(waiting[position].prompt) - oldest))
         chosen = [0]
-        for place in order:
+        for position in by_length:
             # Stop at the first misfit: further ones are at least as far from the oldest in length.
-            if not self._fits([waiting[other] for other in (*chosen, place)]):
+            if not self._fits([waiting[other] for other in (*chosen, position)]):
                 break
-            chosen.append(place)
+            chosen.append(position)
         return chosen
 
     def _fits(self, requests: Sequence[DecodingRequest]) -> bool:
@@ -275,21 +280,22 @@ class Engine:
 
     def decoder(self, requests: Sequence[DecodingRequest]) -> Decoder:
         """The decoder of all rows of the requests, which has read their prompts."""
-        owners = [(place, request) for place, request in enumerate(requests) for _ in request.rows]
+        prompt_of = [prompt for prompt, request in enumerate(requests) for _ in request.rows]
         rows = [row for request in requests for row in request.rows]
 
         def stopped(row: int, ids: list[int]) -> bool:
-            request = owners[row][1]
+            request = requests[prompt_of[row]]
             if request.cancelled.is_set():
                 return True
             if rows[row].given:
                 return False
-            # Text is decoded for every token, so a request without stop strings never pays for it.
+            # The whole answer is decoded for each token, since a stop string may span tokens. Its time grows with the
+            # square of the answer's length; a request without stop strings never pays for it.
             text = self.detokenizer.decode(ids) if request.stops else ""
             return ids[-1] in request.stop_ids or any(stop in text for stop in request.stops)
 
         prompts = [request.prompt for request in requests]
-        return Decoder(self.model, prompts, rows, [place for place, _ in owners], end_ids=self.end_ids, stopped=stopped)
+        return Decoder(self.model, prompts, rows, prompt_of, end_ids=self.end_ids, stopped=stopped)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -316,11 +322,11 @@ def automatic_budget(model: Any) -> int:
     # Models whose layers differ list them; all others repeat one layer.
     layers = getattr(config, "per_layer_config", None) or [config] * config.num_hidden_layers
     # Twice: keys and values.
-    each: int = 2 * sum(map(_key_size, layers)) * model.dtype.itemsize
+    bytes_per_token: int = 2 * sum(map(_key_size, layers)) * model.dtype.itemsize
     if model.device.type == "cuda":
         free: int = torch.cuda.mem_get_info(model.device)[0]
-        return max(4096, min(1 << 20, free // 2 // each))
-    return max(2048, min(32768, HOST_CACHE_BYTES // each))
+        return max(4096, min(1 << 20, free // 2 // bytes_per_token))
+    return max(2048, min(32768, HOST_CACHE_BYTES // bytes_per_token))
 
 
 def _key_size(layer: Any) -> int:

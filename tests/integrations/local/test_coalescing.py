@@ -104,6 +104,34 @@ def test_an_error_reaches_its_batch_and_nobody_else(monkeypatch: pytest.MonkeyPa
     assert engine.submit([request(5)])[0].failure is None
 
 
+def test_an_error_while_a_batch_is_chosen_reaches_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their callers would otherwise wait for ever, and so would those of every later request."""
+    engine = tiny_chat()._engine
+    futures = [Future[Response](), Future[Response]()]
+    engine._waiting = [(request(4), future) for future in futures]
+    with monkeypatch.context() as patched:
+        patched.setattr("integrations._local.engine.batch_tokens", lambda requests: 1 // 0)
+        engine.alone(engine._turn)
+    assert [type(future.exception(timeout=0)) for future in futures] == [ZeroDivisionError] * 2
+    assert engine.submit([request(5)])[0].failure is None
+
+
+def test_requests_left_over_stay_in_front_of_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest request is in every batch, so one that lost its place could wait for ever on a busy server."""
+    engine = tiny_chat()._engine
+    oldest, left, late = ((request(length), Future[Response]()) for length in (4, 5, 6))
+    engine._waiting = [oldest, left]
+
+    def select_while_another_arrives(waiting: Sequence[DecodingRequest]) -> list[int]:
+        engine._waiting.append(late)
+        return [0]
+
+    monkeypatch.setattr(engine, "select", select_while_another_arrives)
+    engine.alone(engine._turn)
+    assert oldest[1].result(timeout=0).failure is None
+    assert engine._waiting == [left, late]
+
+
 def test_an_interrupted_call_takes_its_requests_away(monkeypatch: pytest.MonkeyPatch, batches: list[int]) -> None:
     """Ctrl-C while the model is busy: nobody would read the answers."""
     engine = tiny_chat()._engine
