@@ -39,21 +39,19 @@ from guardrail.sampling.effects import Effect, Steps, arun, run
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._agents.agent_model import (
-    AgentModel,
-    HeldBack,
-    Offered,
-    OfferRecorder,
-    Outcome,
-    given_out,
-    has_checkpointer,
-    name_of,
-    step_of,
-)
+from ._agents.agent_model import AgentModel, CallResult, HeldBack
 from ._agents.calls import is_of_call, same_call
 from ._agents.decisions import edit_note, released
 from ._agents.gates import AgentGate
 from ._agents.held import MessageNote, ToolCallOrder, pack, unpack
+from ._agents.langchain_requests import (
+    Offered,
+    OfferRecorder,
+    decided_response,
+    has_checkpointer,
+    name_of,
+    step_of,
+)
 from ._agents.options import GateOptions, Given
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
@@ -164,27 +162,27 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 'SqliteSaver to survive a restart. Without a person: on_abstain="message".'
             )
         step = step_of(request)
-        outcome = Outcome()
-        model = AgentModel(gates=self._gate.admit(step), step=step, outcome=outcome, profile=step.model.profile)
+        result = CallResult()
+        model = AgentModel(gate=self._gate.admit(step), step=step, result=result, profile=step.model.profile)
         call = partial(handler, request.override(model=model))
         response: ModelResponse[Any] = ModelResponse(result=[])
         try:
             response = yield Effect(call, call)
         except HeldBack:
-            assert outcome.held, "it is raised for a held message"
+            assert result.held, "it is raised for a held message"
         message = next((answer for answer in response.result if isinstance(answer, AIMessage)), None)
-        if not outcome.held and message is not None and not outcome.judged(message):
+        if not result.held and message is not None and not result.judged(message):
             response = ModelResponse(result=[(yield from model.judge_other_steps(message))])
-        if outcome.held and outcome.message is not None:  # also where middleware took the signal for a failure
-            response = ModelResponse(result=[outcome.message])
-        return response, outcome.note
+        if result.held and result.message is not None:  # also where middleware took the signal for a failure
+            response = ModelResponse(result=[result.message])
+        return response, result.note
 
     def _give_out(self, request: ModelRequest[Any], note: MessageNote) -> tuple[ModelResponse[Any], MessageNote]:
         """The decided message, which other middleware sees like a model's; no model is called."""
         assert note.held is not None, "a decision is about a held message"
         message, orders = released(note.held, cast(Any, note.decisions), self._refusal)
         decided = message.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"})
-        return given_out(request.response_format, decided), MessageNote(orders=orders)
+        return decided_response(request.response_format, decided), MessageNote(orders=orders)
 
     # -- the person --------------------------------------------------------------------------------------------------
 

@@ -269,6 +269,26 @@ class ArtifactSet:
         for artifact in self.artifacts:
             artifact.check_model(model)
 
+    def check_nothing_lacks(self, requested: Bindings) -> None:
+        """Refuse a request that lacks calibrated tools, choice or format: the samples would carry them nevertheless.
+
+        `guardrail.bindings.check_bindings` refuses a request with more than the artifacts have.
+        """
+        known = self.plan.bindings or Bindings()
+        lacking = sorted(set(known.tool_names) - set(requested.tool_names))
+        if lacking:
+            fault = f"with the tools {known.tool_names}, but this agent does not offer {lacking}"
+            way_out = "Give it the same tools, or calibrate again with its own."
+        elif known.tool_choice is not None and requested.tool_choice is None:
+            fault = f"with tool_choice {known.tool_choice!r}, which this request leaves to the model"
+            way_out = "Calibrate without a tool_choice: frameworks drop it after a tool has run."
+        elif known.response_format is not None and requested.response_format is None:
+            fault = "for structured answers, but this agent asks for text"
+            way_out = "Give it the calibrated output type, or calibrate again without."
+        else:
+            return
+        raise ArtifactMismatchError(f"the artifact was calibrated {fault}.", way_out)
+
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> dict[str, str]:
         """The turns of a conversation, by the digest of each artifact that was not calibrated on such."""
         calibrated = [artifact for artifact in self.artifacts if not is_collecting(artifact)]

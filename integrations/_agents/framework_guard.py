@@ -32,7 +32,7 @@ from .artifact_set import ArtifactSet
 from .calls import ANSWER_TOOL, answer_key, conversation_digest, is_of_call
 from .decisions import REFUSED, checked, order_for, review_request
 from .decisions import released as decided_message
-from .gates import AgentGate, AgentStep, Judgement, check_nothing_lacks
+from .gates import AgentGate, AgentStep, Judgement
 from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder
 from .options import GateOptions, Given
 from .verdicts import VerdictStore
@@ -139,9 +139,8 @@ class FrameworkGuard:
         assert model is not None, "the guard or the request has a model"
         step = AgentStep(model, tuple(messages), answers=tuple(answers), bindings=asked)
         gate = self.gate.admit(step)
-        plan = gate.artifacts.plan
-        check_nothing_lacks(plan, asked)
-        form = form_of(plan, None, asked.model_dump(exclude_defaults=True))
+        gate.artifacts.check_nothing_lacks(asked)
+        form = form_of(gate.artifacts.plan, None, asked.model_dump(exclude_defaults=True))
         hold = partial(_held, messages, {*holdable, *gate.artifacts.exempt}, answers, waits)
         judgement = await arun(gate.judge_steps(step, hold=hold, form="format" if parsed and form == "text" else form))
         conversation = Conversation.of(messages, asked) if judgement.outcome == "held" else None

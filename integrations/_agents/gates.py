@@ -6,12 +6,23 @@ An adapter translates a request once into an `AgentStep`, makes one `AgentGate` 
 2. `ModelGate.judge_steps`: the verdict and its consequence, as a `Judgement`;
 
 then it translates the `Judgement` back into its framework's messages.
+
+Who owns whom:
+
+    AgentGate             one for each agent: options, observers, abstention path
+    ├─ ArtifactSet        one for each group of a router, else one: which artifact judges which message
+    ├─ Gate               one for each artifact, by its digest; every `ModelGate` of the agent uses these
+    └─ ModelGate          one for each model and `ArtifactSet`; the last `MODELS` are kept
+       ├─ ArtifactSet     that of its group; for an agent without artifacts, stand-ins and gates made for the request
+       ├─ Draws           the memory of one model and plan, shared by all agents of this process that use them
+       └─ StepRecords     where something collects
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -20,7 +31,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.decision import Gate, first_samples
-from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.errors import UsageError
 from guardrail.guard.abstention import Abstention, Form, take_path
 from guardrail.guard.assess import Assessment, Assessor
 from guardrail.guard.base import Using, known_path, refuse_same_guard
@@ -161,12 +172,12 @@ class AgentGate:
         self._routes = ArtifactSet.by_route(artifact, options, calls_too=per_run)
         # A router's sets differ in the artifact of answers alone (and of calls, if it judges them, too).
         self.artifacts = next(iter(self._routes.values()))
-        listed = [each for artifacts in self._routes.values() for each in artifacts.artifacts]
-        self.gates = _gates_of(options["using"], listed)
+        of_all_routes = [loaded for artifacts in self._routes.values() for loaded in artifacts.artifacts]
+        self.gates = _gates_of(options["using"], of_all_routes)
         self.observers = Observers.of(options["on_verdict"])
-        for each in listed:
-            self.observers.admit(each)
-        refuse_same_guard(self.on_abstain, listed)
+        for loaded in of_all_routes:
+            self.observers.admit(loaded)
+        refuse_same_guard(self.on_abstain, of_all_routes)
         remember = options["remember"]
         self.draws = remember if isinstance(remember, Draws) else Draws(remember)
         self._shares = not isinstance(remember, Draws) and not self.artifacts.stand_in
@@ -176,9 +187,11 @@ class AgentGate:
         """The memory of draws from a model."""
         if not self._shares:
             return self.draws
-        seconds, scorers = self.draws.seconds, sorted(scorers_of(self.options["using"]))
-        name = (id(model), plan.model_dump_json(), seconds, self.options["probe"], *scorers)
-        return _shared.get(name, lambda: (model, Draws(seconds)))[1]
+        seconds = self.draws.seconds
+        scorers = sorted(scorers_of(self.options["using"]))
+        memory_key = (id(model), plan.model_dump_json(), seconds, self.options["probe"], *scorers)
+        _, draws = _shared.get(memory_key, lambda: (model, Draws(seconds)))
+        return draws
 
     def admit(self, step: AgentStep) -> ModelGate:
         """The gate for a step's model, after every check.
@@ -187,16 +200,20 @@ class AgentGate:
             UsageError: The step offers a tool that is neither gated nor exempt; or the key function failed.
             ArtifactMismatchError: The model is not the calibrated one, or the conversation's group has no artifact.
         """
-        running = identify(step.model)
         self.artifacts.check_tools(step.tools)
-        key = self.options["key"]
-        route = None if key is None else route_by(key, step.messages, self._routes)
-        artifacts = self.artifacts if route is None else self._routes[route]
-        artifacts = artifacts.for_request(running, step.system, step.bindings)
-        artifacts.check_model(running)
+        route = self._route_of(step)
+        of_route = self.artifacts if route is None else self._routes[route]
+        running = identify(step.model)
+        of_request = of_route.for_request(running, step.system, step.bindings)
+        of_request.check_model(running)
         # The gate holds the model, so its id belongs to no other object while it is cached.
-        name = (id(step.model), route, *(artifact.digest for artifact in artifacts.artifacts))
-        return self._models.get(name, lambda: ModelGate.of(self, step.model, artifacts, route))
+        gate_key = (id(step.model), route, *(artifact.digest for artifact in of_request.artifacts))
+        return self._models.get(gate_key, lambda: ModelGate.of(self, step.model, of_request, route))
+
+    def _route_of(self, step: AgentStep) -> str | None:
+        """The group of a router that the conversation belongs to; None without a router."""
+        key = self.options["key"]
+        return None if key is None else route_by(key, step.messages, self._routes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +242,7 @@ class ModelGate:
     def of(cls, agent: AgentGate, model: BaseChatModel, artifacts: ArtifactSet, route: str | None) -> ModelGate:
         """Make the gate of an agent for one model, which must take the settings of the plan."""
         check_settings(model, artifacts.plan)
-        made = artifacts.stand_in
-        gates = _gates_of(agent.options["using"], artifacts.artifacts) if made else agent.gates
+        gates = _gates_of(agent.options["using"], artifacts.artifacts) if artifacts.stand_in else agent.gates
         records = None
         if any(map(is_collecting, artifacts.artifacts)):
             records = StepRecords(Path(agent.options["records"]), artifacts.artifacts, artifacts.plan)
@@ -269,29 +285,30 @@ class ModelGate:
         callbacks: Any = None,
     ) -> Steps[Judgement]:
         """Act on the verdict on a message; arguments as of `judge_steps`."""
-        verdict, drawn = assessment.verdict, assessment.drawn
-        given = drawn.primary if verdict is None else verdict.given
-        if (verdict is None or verdict.accepted) and given is not None:
-            message = self._signed(candidate_message(given, self.model_name), assessment)
+        verdict = assessment.verdict
+        candidate = assessment.drawn.primary if verdict is None else verdict.given
+        if (verdict is None or verdict.accepted) and candidate is not None:
+            message = self._with_verdict(candidate_message(candidate, self.model_name), assessment)
             return Judgement(assessment, message, "accepted")
         # A message that cannot wait takes the abstention path: not being holdable must not let it out.
-        asks = self.agent.reviewed and (self.records is None or self.records.is_label(verdict))
-        held = hold(assessment) if asks else None
+        person_decides = self.agent.reviewed and (self.records is None or self.records.is_label(verdict))
+        held = hold(assessment) if person_decides else None
         if held is not None:
             return Judgement(assessment, self._on_route(held), "held")
         assert verdict is not None, "a message that no gate judges is accepted"
         # Where a person decides, and cannot be asked, the path is the message.
         path: Any = "message" if self.agent.reviewed else self.agent.on_abstain
-        bound, wording = self.artifacts.plan.bindings, self.agent.options["abstain_message"]
-        message = yield from take_path(Abstention(verdict, messages, path, wording, callbacks, bound, form))
-        return Judgement(assessment, self._signed(message, assessment), "given")
+        wording = self.agent.options["abstain_message"]
+        abstention = Abstention(verdict, messages, path, wording, callbacks, self.artifacts.plan.bindings, form)
+        message = yield from take_path(abstention)
+        return Judgement(assessment, self._with_verdict(message, assessment), "given")
 
     @property
     def model_name(self) -> str:
         """Name of the model that the artifacts were made for."""
         return self.artifacts.artifacts[0].model.model
 
-    def _signed(self, message: AIMessage, assessment: Assessment) -> AIMessage:
+    def _with_verdict(self, message: AIMessage, assessment: Assessment) -> AIMessage:
         """The message with the verdict on it, and the usage of everything that was drawn."""
         if assessment.verdict is not None:
             return self._on_route(with_verdict(message, assessment.verdict))
@@ -315,53 +332,40 @@ class ModelGate:
 
     def assessor(self, step: AgentStep, *, storable: bool = False) -> Assessor:
         """Judges a step with the gates that its candidate concerns; a candidate that concerns none needs no samples."""
-        agent, artifacts = self.agent, self.artifacts
-
-        def concerned(candidate: Sample | None) -> dict[str, Gate]:
-            judging = artifacts.judging(candidate, step.answers)
-            return {name: self.gates[artifact.digest] for name, artifact in judging.items()}
-
-        def asked(candidate: Sample) -> set[str]:
-            return {name for gate in concerned(candidate).values() for name in gate.artifact.plan.follow_ups}
-
-        plan = artifacts.drawn_plan
+        artifacts, plan = self.artifacts, self.artifacts.drawn_plan
+        concerned = partial(self._concerned, step.answers)
         # Where some candidates need no verdict, the primary answer alone shows whether samples are needed at all.
-        passes = artifacts.passes_something and bool(plan.n) and not plan.follow_ups
+        some_need_no_samples = artifacts.passes_something and bool(plan.n) and not plan.follow_ups
         return Assessor(
-            sampler=Sampler(
-                step.model,
-                plan,
-                max_concurrency=agent.options["max_concurrency"],
-                transport=step.settings,
-                scoring=Scoring(scorers_of(agent.options["using"]), artifacts.artifacts[0].prompt, asked),
-            ),
+            sampler=self._sampler(step, plan, concerned),
             gates=concerned,
-            probe=agent.options["probe"] == "auto",
-            observers=agent.observers,
-            every_gate=tuple(f"{name}={each.digest}" for name, each in artifacts.by_name.items()),
+            probe=self.agent.options["probe"] == "auto",
+            observers=self.agent.observers,
+            every_gate=tuple(f"{name}={artifact.digest}" for name, artifact in artifacts.by_name.items()),
             first=first_samples(plan, (gate.estimator for gate in self.gates.values())),
-            accept_only=agent.reviewed,
-            primary_first=passes and not is_native(step.model),
+            accept_only=self.agent.reviewed,
+            primary_first=some_need_no_samples and not is_native(step.model),
             usable=only_storable if storable else lambda drawn: drawn,
             draws=self.draws,
         )
 
+    def _concerned(self, answers: Collection[str], candidate: Sample | None) -> dict[str, Gate]:
+        """The gates that judge a candidate, by "answer" or the tool's name; ``answers``: see `AgentStep`."""
+        judging = self.artifacts.judging(candidate, answers)
+        return {name: self.gates[artifact.digest] for name, artifact in judging.items()}
 
-def check_nothing_lacks(plan: SamplingPlan, asked: Bindings) -> None:
-    """Refuse a request that lacks tools, choice or format of the artifact: the samples would carry them nevertheless.
+    def _sampler(
+        self, step: AgentStep, plan: SamplingPlan, concerned: Callable[[Sample | None], Mapping[str, Gate]]
+    ) -> Sampler:
+        """Draws a plan with the step's settings, and of its follow-ups those that the candidate's gates read."""
 
-    `guardrail.bindings.check_bindings` refuses a request with more than the artifact has.
-    """
-    known = plan.bindings or Bindings()
-    fault, way_out = "", ""
-    if lacking := sorted(set(known.tool_names) - set(asked.tool_names)):
-        fault = f"with the tools {known.tool_names}, but this agent does not offer {lacking}"
-        way_out = "Give it the same tools, or calibrate again with its own."
-    elif known.tool_choice is not None and asked.tool_choice is None:
-        fault = f"with tool_choice {known.tool_choice!r}, which this request leaves to the model"
-        way_out = "Calibrate without a tool_choice: frameworks drop it after a tool has run."
-    elif known.response_format is not None and asked.response_format is None:
-        fault = "for structured answers, but this agent asks for text"
-        way_out = "Give it the calibrated output type, or calibrate again without."
-    if fault:
-        raise ArtifactMismatchError(f"the artifact was calibrated {fault}.", way_out)
+        def follow_ups(candidate: Sample) -> set[str]:
+            return {name for gate in concerned(candidate).values() for name in gate.artifact.plan.follow_ups}
+
+        return Sampler(
+            step.model,
+            plan,
+            max_concurrency=self.agent.options["max_concurrency"],
+            transport=step.settings,
+            scoring=Scoring(scorers_of(self.agent.options["using"]), self.artifacts.artifacts[0].prompt, follow_ups),
+        )

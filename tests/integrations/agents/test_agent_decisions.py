@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from guardrail.bindings import bindings_for
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.verdict import AbstainedError
-from integrations._agents.agent_model import name_of
+from integrations._agents.langchain_requests import name_of
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import TOOLS, AgentChat, Counter, artifact_of, calls, sending
 from tests.integrations.agents.guarded_agents import agent_of as guarded
