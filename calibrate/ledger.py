@@ -165,14 +165,19 @@ def _spent(lines: Iterable[Line]) -> Spent:
 
 def _read(path: Path) -> Book:
     book: Book = {}
+    damaged = "is not what `calibrate fit` wrote. Restore it: it counts the fits."
     for number, text in enumerate(path.read_bytes().splitlines() if path.is_file() else (), start=1):
         where = f"{path}, line {number}"
         try:
             row = json.loads(text)
-            version, line = row["format"], Line.from_stored({**row, "format": 1})
+            version = row["format"]
         except (ValueError, TypeError, KeyError) as error:
-            raise UsageError(f"{where} is not what `calibrate fit` wrote. Restore it: it counts the fits.") from error
-        check_version(version, 1, where, "remove the file, which forgets the fits")
+            raise UsageError(f"{where} {damaged}") from error
+        check_version(version, 1, where, "remove the file, which forgets the fits")  # first: it names the fields
+        try:
+            line = Line.from_stored(row)
+        except ValueError as error:
+            raise UsageError(f"{where} {damaged}") from error
         book[line.procedure, line.labels] = line
     return book
 

@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
 
-from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact
+from .artifact import (
+    MOST_FAILED,
+    Artifact,
+    CalibrationArtifact,
+    CascadeArtifact,
+    CascadeOutcome,
+    RouterArtifact,
+    Spent,
+)
+from .errors import UsageError
 from .items.spec import ITEMS, ItemFigures, ItemRule
 from .notebook import percent, sure
 from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome, Scope
@@ -311,9 +320,22 @@ def failures(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
 
 
 def confidence(artifact: CalibrationArtifact | CascadeArtifact) -> float:
-    """Confidence of the promise, over all fits on the same labels."""
-    delta = artifact.outcome.delta or 0.0
-    return 1 - (delta if artifact.spent is None else max(delta, artifact.spent.delta))
+    """Confidence of a certificate, over all fits on the same labels.
+
+    Raises:
+        UsageError: The rule states no delta, so it has no confidence.
+    """
+    return 1 - _failure(artifact.outcome, artifact.spent)
+
+
+def _failure(outcome: Outcome | CascadeOutcome, spent: Spent | None) -> float:
+    """Probability that a certificate fails, of all fits on the same labels."""
+    if outcome.delta is None:
+        raise UsageError(
+            f"rule {outcome.rule!r} states no delta, so its promise has no confidence. Fit with a rule that has one, "
+            f"e.g. {CERTIFIED!r}."
+        )
+    return outcome.delta if spent is None else max(outcome.delta, spent.delta)
 
 
 def fits_line(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
@@ -330,9 +352,12 @@ def fits_line(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
 
 def together(router: RouterArtifact) -> str:
     """The promise of all groups at once, in one sentence."""
-    failing = [1 - confidence(part) for part in router.gates if part.outcome.n_accepted]
-    if not failing:
+    in_use = [part for part in router.gates if part.outcome.n_accepted]
+    if not in_use:
         return "No group has a threshold, so nothing is answered."
+    if not all(part.outcome.certifies for part in in_use):
+        return "Not every threshold is a certificate, so nothing is promised about all of them at once."
+    failing = [1 - confidence(part) for part in in_use]
     if len(failing) == 1:
         return f"The one threshold holds with {percent(1 - failing[0])} confidence."
     each = percent(1 - max(failing))
@@ -426,21 +451,29 @@ def unguardable(artifact: CalibrationArtifact) -> str | None:
 # -- What the promise says, and what it leaves out ---------------------------------------------------------------------
 
 
-def guarantee(outcome: Outcome | CascadeOutcome, failure: float | None = None, nouns: Nouns = ANSWERS) -> str:
+def guarantee(outcome: Outcome | CascadeOutcome, spent: Spent | None = None, nouns: Nouns = ANSWERS) -> str:
     """The promise of a fit with its assumptions, from rule, alpha and delta; of a rule of one's own by its kind.
 
     Args:
         outcome: The fit.
-        failure: Probability that the promise fails, of all fits on the same labels (1 - `confidence`); default: delta.
+        spent: What all fits on the same labels spend; None for this fit alone.
         nouns: What the gate judges.
+
+    Raises:
+        UsageError: The rule certifies without a delta.
     """
     rule, alpha, options = outcome.rule, outcome.alpha, outcome.options
     if rule == "none" or not outcome.n:
         return "None: nothing was calibrated."
-    certain = f"With probability at least {sure(failure or outcome.delta or 0.1)} over calibrations"
+    of_stage = rule == CERTIFIED and "stage" in options
+    if not (outcome.certifies or of_stage):
+        given = {"people": 0, "judge_only": 0, **options, "rule": rule, "alpha": alpha, "delta": outcome.delta}
+        words = _WITHOUT_CERTIFICATE.get(rule, "Not a certificate: rule {rule} promises nothing about new {asked}.")
+        return words.format(**given, many=nouns.many, asked=nouns.asked) + _of_groups(outcome)
+    certain = f"With probability at least {sure(_failure(outcome, spent))} over calibrations"
     source = "are independent draws from the same source."
-    if rule == CERTIFIED and (isinstance(outcome, CascadeOutcome) or "stage" in options):
-        stage = "As stage {stage} of {stages} only, for the system: ".format(**options) if "stage" in options else ""
+    if of_stage or isinstance(outcome, CascadeOutcome):
+        stage = "As stage {stage} of {stages} only, for the system: ".format(**options) if of_stage else ""
         return (
             f"{stage}{certain} the error rate among the system's {nouns.many} is at most {alpha:g}, in finite samples, "
             f"if {nouns.asked} {source} The thresholds lie on a path made of these questions' own scores, which is "
@@ -451,10 +484,6 @@ def guarantee(outcome: Outcome | CascadeOutcome, failure: float | None = None, n
             f"{certain}, {promised_of_items(rule, alpha)}, if answers {source} Items of an answer may depend on each "
             "other."
         )
-    if not outcome.certifies:
-        given = {"people": 0, "judge_only": 0, **options, "rule": rule, "alpha": alpha, "delta": outcome.delta}
-        words = _WITHOUT_CERTIFICATE.get(rule, "Not a certificate: rule {rule} promises nothing about new {asked}.")
-        return words.format(**given, many=nouns.many, asked=nouns.asked) + _of_groups(outcome)
     by_group, mean = rule == "certified_groups", ""
     if by_group and options.get("most") is None:
         mean = f" as a mean over groups (every group with an accepted {nouns.one} counts once)"

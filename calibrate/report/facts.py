@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import confidence, guarantee, nouns_of, scope_in_words
+from guardrail.describe import guarantee, nouns_of, scope_in_words
 from guardrail.notebook import percent
 from guardrail.outcome import Feasible
 from guardrail.sampling.follow_ups import SCORE, scorer_of
@@ -57,7 +57,7 @@ def _fitted(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
         rate = f"{outcome.n_errors} of {outcome.n_accepted}; 95 % interval {low} to {high}, chosen after looking"
         yield f"wrong among {nouns.accepted}", rate
         yield "equal to threshold", f"{outcome.tie_block} (ties are accepted together)"
-        yield "promise", guarantee(outcome, 1 - confidence(artifact), nouns)
+        yield "promise", guarantee(outcome, artifact.spent, nouns)
     else:
         yield "promise", f"nothing, so nothing is {nouns.accepted}"
     yield "AUROC", _auroc(artifact)

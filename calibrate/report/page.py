@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
-from guardrail.describe import caveats, confidence, guarantee, nouns_of, warning
+from guardrail.describe import caveats, guarantee, nouns_of, warning
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
 from guardrail.items.spec import ITEMS, ItemScores
@@ -47,6 +48,7 @@ from .figures import Figure, Items, across_alpha, risk_coverage, score_histogram
 
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Alphas of the sweep, as multiples of the artifact's."""
+_PERCENT = re.compile(r"(?<=\d) %")
 
 
 def compare_rules(
@@ -206,7 +208,7 @@ class Report:
             "artifact": artifact,
             "nouns": nouns,
             "open_gate": warning(artifact),
-            "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact), nouns),
+            "guarantee": guarantee(artifact.outcome, artifact.spent, nouns),
             "facts": facts(artifact),
             "caveats": caveats(artifact),
             "auroc": auroc_of(artifact),
@@ -290,6 +292,8 @@ def _rendered(context: dict[str, Any]) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    # Around our own sentences: a number and its sign stay on one line. Commands and foreign text are copied, and stay.
+    environment.filters["unbroken"] = lambda text: markup(_PERCENT.sub("\u00a0%", text))
     figures = {name: markup(figure.svg) for name, figure in context["figures"].items()}
     rendered: str = environment.get_template("report.html.j2").render({**context, "figures": figures})
-    return rendered.replace(" %", "\u00a0%")  # a number and its sign stay on one line
+    return rendered

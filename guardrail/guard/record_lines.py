@@ -6,20 +6,28 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+
+try:
+    import fcntl
+except ImportError:  # Windows: there one process writes a file
+    fcntl = None  # type: ignore[assignment]
 
 from ..errors import UsageError
 from ..prompting import PromptWrapping
 from ..specs import ModelIdentity
 from ..types import SampleSet, SamplingPlan
 
+_HEADER = b'{"header": '
+"""First bytes of a record file."""
+
 
 class RecordLines:
-    """Appends to a record file, in the form that `calibrate.data.records` reads; shared by threads.
+    """Appends to a record file, in the form that `calibrate.data.records` reads; shared by threads and processes.
 
     Args:
         path: The file; made with its header if it does not exist. A torn last line is removed.
@@ -38,24 +46,15 @@ class RecordLines:
         self._path, self._lock = path, threading.Lock()
         parts = {"model": model, "plan": plan, "prompt": prompt}
         described = {name: part.model_dump(mode="json") for name, part in parts.items()}
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        questions = {"questions_name": name, "questions_sha256": "", "n_questions": 0}
         try:
-            if not path.exists() or not path.stat().st_size:
-                created = datetime.now(UTC).isoformat(timespec="seconds")
-                questions = {"questions_name": name, "questions_sha256": "", "n_questions": 0}
-                self._begin({"header": {"format": 1, "created": created, **described, **questions}})
-            content = path.read_bytes()
+            with self._opened() as descriptor:
+                self._begin(descriptor, {"header": {"format": 1, "created": created, **described, **questions}})
         except OSError as error:
             raise UsageError(
                 f"{path}: records cannot be written here ({error.strerror}). Make room, or give another path."
             ) from error
-        try:
-            header = json.loads(content.partition(b"\n")[0])["header"]
-        except (ValueError, LookupError, TypeError) as error:
-            raise UsageError(f"{path} is not a record file. Give another path for the records.") from error
-        differ = [part for part, value in described.items() if header.get(part) != value]
-        if differ:
-            raise UsageError(f"{path} holds records of another {differ[0]}. Give another path for the records.")
-        os.truncate(path, content.rfind(b"\n") + 1)
 
     def append(self, key: str, question: str, drawn: SampleSet, more: Mapping[str, Any]) -> None:
         """Write one record; it is on disk when this returns.
@@ -66,27 +65,43 @@ class RecordLines:
             drawn: The answers.
             more: Further fields of a record.
         """
-        self._write({"id": key, "question": question, **more, "drawn": drawn.model_dump(mode="json")})
+        with self._opened() as descriptor:
+            _write(descriptor, {"id": key, "question": question, **more, "drawn": drawn.model_dump(mode="json")})
 
-    def _begin(self, header: Mapping[str, Any]) -> None:
-        """Make the file with its header, unless another process does so at the same time."""
-        self._path.unlink(missing_ok=True)  # an empty file would keep the link from being made
-        part = self._path.with_name(f".{self._path.name}.{uuid4().hex}.part")
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """The file, open for appending and locked: what it holds stays as it is read until it is closed."""
+        with self._lock:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                if fcntl is not None:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)  # until the descriptor is closed
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
+    def _begin(self, descriptor: int, header: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write the header of a new file; of an old one compare it, and cut off a last line that a kill tore."""
+        content = self._path.read_bytes()
+        if b"\n" not in content and (not content or content.startswith(_HEADER)):  # new, or killed in its first line
+            os.ftruncate(descriptor, 0)
+            _write(descriptor, header)
+            return
         try:
-            self._write(header, part)
-            os.link(part, self._path)  # unlike a rename, a link never replaces a file that another process began
-        except FileExistsError:
-            pass
-        finally:
-            part.unlink(missing_ok=True)
+            stored = json.loads(content.partition(b"\n")[0])["header"]
+            differ = [part for part in ("model", "plan", "prompt") if stored.get(part) != header["header"][part]]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UsageError(f"{self._path} is not a record file. Give another path for the records.") from error
+        if differ:
+            raise UsageError(f"{self._path} holds records of another {differ[0]}. Give another path for the records.")
+        os.ftruncate(descriptor, content.rfind(b"\n") + 1)
 
-    def _write(self, row: Mapping[str, Any], path: Path | None = None) -> None:
-        line = f"{json.dumps(row, ensure_ascii=False)}\n".encode("utf-8", "replace")  # half a pair would break the file
-        opened = os.open(path or self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with self._lock, open(opened, "wb", buffering=0) as stream:
-            written = os.write(stream.fileno(), line)
-            if written < len(line):  # a full disk takes a part: it would tear the file in the middle
-                size = os.fstat(stream.fileno()).st_size
-                os.ftruncate(stream.fileno(), size - written)
-                raise OSError(errno.ENOSPC, f"the disk is full: only {written} of {len(line)} bytes could be written")
-            os.fsync(stream.fileno())
+
+def _write(descriptor: int, row: Mapping[str, Any]) -> None:
+    """Append a line and wait until it is on disk; without room for all of it, leave the file as it was."""
+    line = f"{json.dumps(row, ensure_ascii=False)}\n".encode("utf-8", "replace")  # half a pair would break the file
+    written = os.write(descriptor, line)
+    if written < len(line):  # a full disk takes a part: it would tear the file in the middle
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+        raise OSError(errno.ENOSPC, f"the disk is full: only {written} of {len(line)} bytes could be written")
+    os.fsync(descriptor)

@@ -200,6 +200,16 @@ def test_a_damaged_ledger_is_an_error(tmp_path: Path, old: bytes, new: bytes) ->
         Ledger([records]).enter([line("b")])
 
 
+def test_a_ledger_of_a_later_version_is_not_called_damaged(tmp_path: Path) -> None:
+    """Restoring a backup would not help: its fields are those of another release, which an upgrade reads."""
+    records = tmp_path / "records.jsonl"
+    Ledger([records]).enter([line()])
+    path = ledger_of(records)
+    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2,"field_of_version_2":7'))
+    with pytest.raises(UsageError, match=r"line 1 has format version '2'.*Upgrade acrc-guardrail"):
+        Ledger([records]).enter([line("b")])
+
+
 @pytest.mark.parametrize("lock", [False, True])
 def test_a_folder_that_cannot_be_written_is_said(
     lock: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

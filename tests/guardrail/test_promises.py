@@ -22,6 +22,7 @@ from guardrail.artifact import (
     CalibrationScores,
     CascadeOutcome,
     Made,
+    RouterArtifact,
     Spent,
     StageShare,
 )
@@ -34,9 +35,11 @@ from guardrail.describe import (
     promises,
     stops_nothing,
     summary,
+    together,
     warning,
 )
 from guardrail.doctor import examine
+from guardrail.errors import UsageError
 from guardrail.explain import next_step
 from guardrail.judges import ToolCallJudge
 from guardrail.monitor import Alarm
@@ -225,6 +228,26 @@ def test_the_sentence_of_a_promise_is_written_from_rule_alpha_and_delta() -> Non
     fields: dict[str, Any] = {"alpha": 0.1, "delta": 0.1, "n": 9, "stages": shares, "interval": None}
     assert "the system's answers is at most 0.1" in guarantee(CascadeOutcome(rule="certified", **fields))
     assert guarantee(CascadeOutcome(rule="mine", **fields)).startswith("Not a certificate")
+
+
+def test_no_confidence_is_invented_for_a_rule_that_states_none() -> None:
+    """A certificate of a rule of one's own, stored without its delta, must not read "90 %" or "100 %"."""
+    without = CERTIFIED.model_copy(update={"delta": None})
+    for words in (lambda: guarantee(without), lambda: promises(artifact(without))):
+        with pytest.raises(UsageError, match="rule 'certified' states no delta, so its promise has no confidence"):
+            words()
+
+
+def test_a_router_promises_nothing_together_unless_every_threshold_is_a_certificate() -> None:
+    """The rule of the paper has no confidence; "all thresholds hold with 100 % confidence" would be an invention."""
+
+    def words(*outcomes: Outcome) -> str:
+        parts = {str(number): artifact(outcome) for number, outcome in enumerate(outcomes)}
+        return together(RouterArtifact(artifacts=parts))
+
+    assert words(CERTIFIED, CERTIFIED).startswith("All 2 thresholds hold at once")
+    for average in (words(ACRC, ACRC), words(CERTIFIED, ACRC)):
+        assert average == "Not every threshold is a certificate, so nothing is promised about all of them at once."
 
 
 def test_no_help_text_header_or_alarm_promises_at_most_for_every_rule() -> None:

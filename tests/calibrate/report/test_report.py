@@ -131,6 +131,19 @@ def test_foreign_text_is_escaped(labelled: RecordFile, tmp_path: Path) -> None:
     assert "&lt;script&gt;" in html
 
 
+def test_a_percent_sign_in_a_command_or_a_question_keeps_its_space(labelled: RecordFile, tmp_path: Path) -> None:
+    """Whoever copies the command would ask another prompt, because a no-break space looks like a space."""
+    asked = "Is 5 % of 40 two?"
+    records = [record.model_copy(update={"question": asked}) for record in labelled.records]
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc")
+    command = f"calibrate collect --prompt {asked}"
+    (path, *_) = write_report(tmp_path / "r.html", artifact, records, estimator=KEY, commands=[command])
+    page = path.read_text(encoding="utf-8")
+    assert f"<pre>{command}</pre>" in page
+    assert f'<div class="q">{asked}</div>' in page
+    assert "95\u00a0% interval" in page  # our own sentences do not break there
+
+
 def test_the_sweep_takes_the_splits_of_the_comparison(labelled: RecordFile) -> None:
     artifact = fit_artifact(labelled, score=KEY, alpha=0.2, rule="lec")
     compared = compare_rules(artifact, labelled.records, KEY, splits=4)
