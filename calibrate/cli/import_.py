@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,7 @@ from guardrail.sampling.models import resolve_model
 from guardrail.specs import IMPORTED, identify
 
 from ..data.formats.exports import EXPORTS
-from ..data.formats.field_map import IMPORTED as IMPORTED_SCORE
-from ..data.formats.field_map import ImportSettings, OptionScale, OtherLabels, Primary
+from ..data.formats.field_map import SCORE_PREFIX, ImportSettings, OptionScale, OtherLabels, Primary
 from ..data.formats.read import Imported, import_file, write_bad
 from ..data.records import RecordFile, header_of, rewrite_records, write_records
 from ..data.rows import KINDS
@@ -28,7 +28,7 @@ from .frame.app import command
 from .frame.files import keep_inputs
 from .frame.flags import TableFlags, load_settings, with_flags
 from .frame.next_commands import listed, next_step
-from .frame.options import COLUMNS, MODEL_HELP, flags_under
+from .frame.options import COLUMNS, MODEL_HELP, flags_under, refuse_options
 from .frame.settings import ImportedPlan
 from .frame.terminal import finish, print_line
 
@@ -79,6 +79,10 @@ def import_(
     The second names the model of records that are imported already; scores and labels stay.
     """
     if header_of(source) is not None:
+        reading = {"replace": replace, "skip_bad": skip_bad, "items": items, "set": assigned, "format": format}
+        columns = {"rows": rows, "option_scale": option_scale, "other_labels": other_labels, **given}
+        why = f"is about reading a file of another tool, and {source} is a record file. Leave it out."
+        refuse_options(why, {**reading, **columns, "primary": primary != "majority"})
         _name_model(source, out, model)
         return
     out = out or Path("records.jsonl")
@@ -88,7 +92,8 @@ def import_(
         raise UsageError(f"{out} exists already. Write to another file with --out, or pass --replace.")
     if skip_bad is not None and not 0 <= skip_bad <= 1:
         raise UsageError(f"--skip-bad must be a share in [0, 1], got {skip_bad:g}. Write 0.1 for 10 %.")
-    plan, table = load_settings(ImportedPlan, None, {}, assigned or ()), load_settings(TableFlags, None, given)
+    plan = load_settings(ImportedPlan, None, {}, assigned or ())
+    table = load_settings(TableFlags, None, given)
     identity = None if model is None or ":" not in model else identify(resolve_model(model))
     settings = ImportSettings(
         format=format,
@@ -116,11 +121,12 @@ def import_(
         f"{len(imported.file.records)} of {imported.n_rows} rows are records now (read as "
         f"{format or source.suffix.removeprefix('.') or 'dataset folder'})."
     )
-    reversed_keys = _print_result(imported, skipped, out)
+    reversed_areas = _reversed_areas(imported.file)
+    _print_result(imported, skipped, out, reversed_areas)
     if items:
         finish([out], f"calibrate score {listed([out])} --items")
         return
-    best = min(header.estimators, key=lambda key: (key in reversed_keys, key), default=None)
+    best = min(header.estimators, key=lambda key: (key in reversed_areas, key), default=None)
     finish([out, *([skipped] if imported.bad else [])], next_step(header, out, best))
 
 
@@ -145,9 +151,8 @@ def _name_model(path: Path, out: Path | None, model: str | None) -> None:
     finish([path], next_step(header, path))
 
 
-def _print_result(imported: Imported, skipped: Path, out: Path) -> set[str]:
-    """Print what was read; return the scores that are lower for wrong answers."""
-    reversed_keys = set[str]()
+def _print_result(imported: Imported, skipped: Path, out: Path, reversed_areas: Mapping[str, float]) -> None:
+    """Print notes, the share of right answers, scores that are read the wrong way round, and malformed rows."""
     records = imported.file.records
     for note in imported.notes:
         print_line(f"  {note}", "yellow")
@@ -161,28 +166,29 @@ def _print_result(imported: Imported, skipped: Path, out: Path) -> set[str]:
         labels = [record.correct for record in records if record.correct is not None]
         right = sum(labels)
         print_line(f"Labels of the file: {right} of {len(labels)} answers are right ({percent(right / len(labels))}).")
-        reversed_keys = _print_reversed(imported.file)
+    for key, area in reversed_areas.items():
+        column = imported.file.header.estimators[key].params["column"]
+        print_line(
+            f"Check {key} before you fit: wrong answers have the lower scores (AUROC {area:.2f}), and lower must mean "
+            "more certain. A number that is higher for certain answers is mapped with "
+            f"--map {shlex.quote(f'certainty={key.removeprefix(SCORE_PREFIX)}:{column}')}.",
+            "yellow",
+        )
     _print_bad(imported, skipped)
-    return reversed_keys
 
 
-def _print_reversed(file: RecordFile) -> set[str]:
-    """Warn of imported scores that are lower for wrong answers, before a fit on them is counted; return their keys."""
-    reversed_keys = set[str]()
-    for key in file.header.estimators:
-        scores, labels = table_of(file.records).scores(key), table_of(file.records).counted_labels()
+def _reversed_areas(file: RecordFile) -> dict[str, float]:
+    """The AUROC of each imported score that is lower for wrong answers; a fit on one of these would be wasted."""
+    areas: dict[str, float] = {}
+    table = table_of(file.records)
+    labels = table.counted_labels()
+    for key in file.header.estimators if file.header.correctness is not None else ():
+        scores = table.scores(key)
         both = ~np.isnan(scores) & (labels >= 0)
         interval = auroc_interval(scores[both], 1 - labels[both]) if both.any() else None
         if interval is not None and interval.verdict == "reversed":
-            reversed_keys.add(key)
-            column = file.header.estimators[key].params["column"]
-            print_line(
-                f"Check {key} before you fit: wrong answers have the lower scores (AUROC {interval.value:.2f}), and "
-                "lower must mean more certain. A number that is higher for certain answers is mapped with "
-                f"--map {shlex.quote(f'certainty={key.removeprefix(IMPORTED_SCORE)}:{column}')}.",
-                "yellow",
-            )
-    return reversed_keys
+            areas[key] = interval.value
+    return areas
 
 
 def _refuse_bad(imported: Imported, skipped: Path, allowed: float) -> None:

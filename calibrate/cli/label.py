@@ -66,14 +66,15 @@ def label(*, records: RecordsArgument, out: RewriteOption = None, given: dict[st
 
 def _refuse_options(how: Labelling) -> None:
     """Refuse options that exclude each other, or that miss one."""
-    by_rule, given = how.rule is not None or how.judge_model is not None, how.labels is not None
+    by_rule = how.rule is not None or how.judge_model is not None
+    from_file = how.labels is not None
     if how.items:
-        refuse_with_items(rule=by_rule, undecided=how.undecided, limit=how.limit)
-    if (by_rule and (how.asks or given)) or (how.interactive and how.review_store is not None):
+        refuse_with_items(rule=how.rule, judge_model=how.judge_model, undecided=how.undecided, limit=how.limit)
+    if (by_rule and (how.asks or from_file)) or (how.interactive and how.review_store is not None):
         raise UsageError(
             "--labels, --interactive, --review-store and a rule exclude each other: give labels, or how to make them"
         )
-    if how.undecided and not (by_rule or how.asks or given):
+    if how.undecided and not (by_rule or how.asks or from_file):
         raise UsageError("--undecided needs who decides: --interactive, --review-store, --labels or --judge-model.")
 
 

@@ -67,7 +67,8 @@ def score(
     """
     by_items = ScoreItems(cap, field_judge or (), key_field or (), optional_field or ())
     if items:
-        refuse_with_items(estimator=estimator, scorer=scorer, engine=engine == "ray")
+        models = {"pair_cache": verdicts, "ranks_from": ranks_from, "engine": engine == "ray"}
+        refuse_with_items(score=estimator, scorer=scorer, **models)
         source, target = one_file(records, out)
         score_by_items(source, target, by_items)
         finish([target], f"calibrate label {listed([target])} --items")

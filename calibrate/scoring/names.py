@@ -20,7 +20,7 @@ from guardrail.uncertainty import Estimator, Scorer, make_estimator
 from guardrail.uncertainty.combine import COMBINATIONS, Parts
 from guardrail.uncertainty.plan import TWO_STAGES, samples_of
 
-from ..data.formats.field_map import IMPORTED
+from ..data.formats.field_map import SCORE_PREFIX as IMPORTED
 from ..data.records import RecordFile
 from ..spec_syntax import cut, parse_name, written
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ...items.answers import (
     stored_spec,
 )
 from ...spec_syntax import assignment, parse_name
+from .options import refuse_options
 from .terminal import console, print_line, table
 
 # -- Options -----------------------------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ def refuse_with_items(**options: object) -> None:
     Raises:
         UsageError: Naming the first of them.
     """
-    _refuse("is about whole answers: leave it out with --items.", options)
+    refuse_options("is about whole answers: leave it out with --items.", options)
 
 
 def refuse_without_items(**options: object) -> None:
@@ -81,13 +82,7 @@ def refuse_without_items(**options: object) -> None:
     Raises:
         UsageError: Naming the first of them.
     """
-    _refuse("is about items: add --items, or leave it out.", options)
-
-
-def _refuse(why: str, options: Mapping[str, object]) -> None:
-    given = next((name for name, value in options.items() if value not in (None, False, [], ())), None)
-    if given is not None:
-        raise UsageError(f"--{given.replace('_', '-')} {why}")
+    refuse_options("is about items: add --items, or leave it out.", options)
 
 
 # -- score, label ------------------------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from guardrail.errors import UsageError
 
 from ...data.records import RecordFile
 from ...scoring.names import key_of
@@ -44,6 +46,18 @@ RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; sever
 RewriteOption = Annotated[
     Path | None, typer.Option("--out", "-o", help="Default: the record file itself.", show_default=False)
 ]
+
+
+def refuse_options(why: str, options: Mapping[str, object]) -> None:
+    """Refuse options that have no effect here, by their names as parameters; None, False and empty are left out.
+
+    Raises:
+        UsageError: The first of them that is given, and why: "--cap is about items: ...".
+    """
+    for name, value in options.items():
+        if value is None or value is False or value in ([], ()):  # but not 0: --cut 0 is given
+            continue
+        raise UsageError(f"--{name.replace('_', '-')} {why}")
 
 
 def chosen_estimator(file: RecordFile, name: str | None) -> str:

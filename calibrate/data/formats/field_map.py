@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 
 from guardrail.errors import UsageError, did_you_mean
 from guardrail.prompting import PromptWrapping
-from guardrail.specs import IMPORTED as UNKNOWN_PROVIDER
+from guardrail.specs import IMPORTED
 from guardrail.types import MAX_TOKENS, Unit
 from guardrail.uncertainty import EstimatorSpec
 
@@ -46,7 +46,7 @@ OptionScale = Literal["logit", "logprob", "probability"]
 OtherLabels = Literal["wrong", "unlabelled"]
 """What a label is that says neither right nor wrong, such as "unparseable"."""
 
-IMPORTED = "imported:"
+SCORE_PREFIX = "imported:"
 """What the names of imported scores begin with: no estimator of the library has such a name."""
 
 
@@ -69,12 +69,13 @@ class ScoreColumn:
     @property
     def key(self) -> str:
         """Its key among the scores of a record."""
-        return IMPORTED + self.name
+        return SCORE_PREFIX + self.name
 
     @property
     def spec(self) -> EstimatorSpec:
         """The stored specification. No estimator has this name, so the artifact cannot be used at run time."""
         stored = {"score": "value", "confidence": "1 - value", "certainty": "-value"}[self.holds]
+        # The unit of other numbers is unknown and never shown; "nats" is stored as one that has no upper limit.
         unit: Unit = "probability" if self.holds == "confidence" else "nats"
         return EstimatorSpec(name=self.key, version=1, unit=unit, params={"column": self.column, "stored": stored})
 
@@ -105,32 +106,36 @@ class ColumnMap:
         """The columns, or paths into them, that a user named."""
         return {name for names in self.columns.values() for name in names} | {score.column for score in self.scores}
 
-    def fields(self, rows: Iterable[RawRow]) -> list[RawRow]:
+    def by_field(self, rows: Iterable[RawRow]) -> list[RawRow]:
         """The rows with their values by field, and by key of the scores; errors name the columns.
+
+        With samples=s1,s2 and confidence=sure:p, {"s1": "a", "s2": "b", "p": .9} becomes
+        {"samples": ["a", "b"], "imported:sure": .9}.
 
         The values of several columns are a list, those of option scores an object. NaN is no value, as in data frames.
 
         Args:
             rows: Rows with the values at the paths that the map names (`RawRow.with_paths`).
         """
-        named = {**{name: self.of(name) for name in FIELDS}, **{score.key: (score.column,) for score in self.scores}}
-        columns = {name: ",".join(columns) for name, columns in named.items()}
+        columns_of = {name: self.of(name) for name in FIELDS}
+        columns_of |= {score.key: (score.column,) for score in self.scores}
+        in_errors = {name: ",".join(columns) for name, columns in columns_of.items()}
 
         def values_of(row: RawRow) -> Iterator[tuple[str, Any]]:
-            there = {column: value for column, value in row.values.items() if not is_nan(value)}
-            for name, columns in named.items():
-                if len(columns) == 1 and columns[0] in there:
-                    yield name, there[columns[0]]
-                elif len(columns) > 1 and any(column in there for column in columns):
-                    cells = {column: there.get(column) for column in columns}
-                    yield name, cells if name == "option_scores" else list(cells.values())
+            cells = {column: value for column, value in row.values.items() if not is_nan(value)}
+            for name, columns in columns_of.items():
+                if len(columns) == 1 and columns[0] in cells:
+                    yield name, cells[columns[0]]
+                elif len(columns) > 1 and any(column in cells for column in columns):
+                    several = {column: cells.get(column) for column in columns}
+                    yield name, several if name == "option_scores" else list(several.values())
 
-        return [replace(row, values=dict(values_of(row)), columns=columns) for row in rows]
+        return [replace(row, values=dict(values_of(row)), columns=in_errors) for row in rows]
 
-    def found(self, rows: Iterable[RawRow]) -> frozenset[str]:
+    def present(self, rows: Iterable[RawRow]) -> frozenset[str]:
         """The fields that are mapped, or that some row has, of rows by field: all rows are read for them."""
-        there = {name for row in rows for name in row.values}
-        return frozenset(name for name in FIELDS if self.of(name) and (self.mapped(name) or name in there))
+        with_values = {name for row in rows for name in row.values}
+        return frozenset(name for name in FIELDS if self.of(name) and (self.mapped(name) or name in with_values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,7 @@ class ImportSettings:
     cut: float | None = None
     other_labels: OtherLabels | None = None
     model: str | None = None
-    provider: str = UNKNOWN_PROVIDER
+    provider: str = IMPORTED
     temperature: float | None = None
     top_p: float = 0.9
     max_tokens: int = MAX_TOKENS

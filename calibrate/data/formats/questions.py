@@ -96,8 +96,8 @@ def _mapped(rows: Sequence[RawRow], columns: ColumnMap) -> Read:
     plain = ("id", "question", "references", "options", "group")
     mapped = {name: columns.of(name) for name in plain if columns.mapped(name)}
     only = ColumnMap({**dict.fromkeys(set(FIELDS).difference(plain), ()), **mapped})
-    by_field = only.fields(row.with_paths(sorted(only.named)) for row in rows)
-    builder = Builder(ImportSettings(columns=only), only.found(by_field))
+    by_field = only.by_field(row.with_paths(sorted(only.named)) for row in rows)
+    builder = Builder(ImportSettings(columns=only), only.present(by_field))
     return ((row, builder.build(row).to_question()) for row in by_field)
 
 
@@ -111,7 +111,8 @@ _ROLES = {"system", "user", "assistant", "tool"}
 def _own(row: RawRow, *, require_references: bool) -> Question:
     """The question of a row with our own fields."""
     _refuse_near_names(row)
-    messages, text = _messages(row), row.values.get("question")
+    messages = _messages(row)
+    text = row.values.get("question")
     if messages is not None:
         text = asked_text(messages)
     if not isinstance(text, str) or not text.strip():

@@ -82,8 +82,8 @@ def import_file(
         UsageError: A missing file, an unknown layout, system or column, several models, or nothing to import.
         MissingDependencyError: Parquet or Arrow without pyarrow.
     """
-    path, settings = Path(path), settings or ImportSettings()
-    kind, settings = _resolved(path, settings)
+    path = Path(path)
+    kind, settings = _resolved(path, settings or ImportSettings())
     source = open_rows(path, kind, settings.rows)
     imported = import_rows(source.rows, settings, name=path, change=change)
     return replace(imported, notes=(*source.notes, *imported.notes))
@@ -125,22 +125,25 @@ def import_rows(
         RecordError: A malformed row (without ``skip_bad``).
         UsageError: As `import_file`.
     """
-    path, settings = Path(name), settings or ImportSettings()
-    columns, found, is_export = settings.columns, list(rows), settings.format in EXPORTS
-    good = [row for row in found if isinstance(row, RawRow)]
+    path = Path(name)
+    settings = settings or ImportSettings()
+    columns = settings.columns
+    is_export = settings.format in EXPORTS
+    read = list(rows)
+    good = [row for row in read if isinstance(row, RawRow)]
     wanted = sorted(columns.named)
     whole = [row.with_paths(wanted) for row in good]
     names = column_names(good)
     # A path that leads nowhere in every row is as wrong as a column that no row has.
     seen = {*names, *(name for row in whole for name in wanted if row.values.get(name) is not None)}
-    mapped = columns.fields(whole)
-    builder = Builder(settings, columns.found(mapped))
+    mapped = columns.by_field(whole)
+    builder = Builder(settings, columns.present(mapped))
     if good:
         _refuse_empty(good[0], builder.fields, columns, names)
         if not is_export:  # an export may lack what nobody labelled, or what an older version wrote
             _refuse_unseen(path, columns, seen)
     model = _model_of(path, mapped, columns)
-    records, bad = _records(found, mapped, change, builder, settings.skip_bad)
+    records, bad = _records(read, mapped, change, builder, settings.skip_bad)
     if not records:
         raise _nothing_read(path, bad)
     builder.labels.finish(next((columns.of(name)[0] for name in ("correct", "error") if name in builder.fields), ""))
@@ -169,12 +172,12 @@ def write_bad(path: Path, bad: Sequence[Bad]) -> None:
 
 
 def _records(
-    found: Sequence[Found], mapped: Iterable[RawRow], change: Changed, builder: Builder, skip_bad: bool
+    read: Sequence[Found], mapped: Iterable[RawRow], change: Changed, builder: Builder, skip_bad: bool
 ) -> tuple[list[Record], list[Bad]]:
     """The records of rows, and the malformed rows.
 
     Args:
-        found: The rows as they are in the file, and errors.
+        read: The rows as they are in the file, and errors.
         mapped: The rows among them by field.
         change: As `import_file`.
         builder: Makes the records.
@@ -183,10 +186,11 @@ def _records(
     Raises:
         RecordError: The first malformed row, unless they are counted.
     """
-    records, bad = list[Record](), list[Bad]()
+    records: list[Record] = []
+    bad: list[Bad] = []
     first_at: dict[str, str] = {}
-    by_field = iter(mapped)
-    for raw in found:
+    by_field = iter(mapped)  # one for each row in `read` that is not an error
+    for raw in read:
         try:
             if isinstance(raw, RecordError):
                 raise raw
@@ -267,28 +271,29 @@ def _by_content(records: list[Record], numbered: Collection[str]) -> list[Record
     The number is followed by a digest of the answers and scores of the rows up to this one, of the first 50 at least,
     so that the first rows of other files do not match by chance. Labels may be corrected, and rows added at the end.
     """
-    places = [place for place, record in enumerate(records) if record.id in numbered]
-    read, digests = sha256(), list[str]()
-    for place in places:
-        record = records[place]
+    indices = [index for index, record in enumerate(records) if record.id in numbered]
+    digest_so_far = sha256()
+    digests: list[str] = []
+    for index in indices:
+        record = records[index]
         answers = None if record.drawn is None else record.drawn.model_dump(mode="json", exclude={"question"})
         scores = [record.scores[key].value for key in sorted(record.scores)]
-        read.update(canonical_json([answers, scores]).encode())
-        digests.append(read.hexdigest()[:12])
+        digest_so_far.update(canonical_json([answers, scores]).encode())
+        digests.append(digest_so_far.hexdigest()[:12])
     named = list(records)
-    for number, place in enumerate(places):
-        record = records[place]
+    for number, index in enumerate(indices):
+        record = records[index]
         name = f"{record.id}-{digests[min(max(number, 49), len(digests) - 1)]}"
         text = f"(question {name})"
         drawn = None if record.drawn is None else record.drawn.model_copy(update={"question": text})
-        named[place] = record.model_copy(update={"id": name, "question": text, "drawn": drawn})
+        named[index] = record.model_copy(update={"id": name, "question": text, "drawn": drawn})
     return named
 
 
 def _refuse_unanswered(path: Path, records: Sequence[Record]) -> None:
     """Refuse answers of which none is there: no later step could use the file."""
     drawn = [record.drawn for record in records if record.drawn is not None]
-    answers = (answer for each in drawn for answer in (each.primary, *each.samples) if answer is not None)
+    answers = (answer for draw in drawn for answer in (draw.primary, *draw.samples) if answer is not None)
     if drawn and not any(answer.tool_calls or has_visible(answer.text) for answer in answers):
         raise UsageError(
             f"{path}: {len(drawn)} of {len(records)} rows have no answer, so nothing can be measured or judged. Name "
@@ -426,12 +431,12 @@ def graded_file(path: Path, settings: ImportSettings | None = None) -> tuple[Imp
     source = open_rows(path)
     rows = list(source.rows)
     good = [row for row in rows if isinstance(row, RawRow)]
-    found = with_recognised(good, settings)
-    if found is None and good:
+    graded = with_recognised(good, settings)
+    if graded is None and good:
         raise _ungraded(path, good[0], column_names(good), recognised(good, settings.columns))
-    found = found or (settings, "")  # without rows, or with faulty ones, the import says so
-    imported = import_rows(rows, found[0], name=path)
-    return replace(imported, notes=(*source.notes, *imported.notes)), found[1]
+    settings, sentence = graded or (settings, "")  # without rows, or with faulty ones, the import says so
+    imported = import_rows(rows, settings, name=path)
+    return replace(imported, notes=(*source.notes, *imported.notes)), sentence
 
 
 def with_recognised(rows: Sequence[RawRow], settings: ImportSettings) -> tuple[ImportSettings, str] | None:
@@ -440,7 +445,8 @@ def with_recognised(rows: Sequence[RawRow], settings: ImportSettings) -> tuple[I
     Raises:
         UsageError: The label is mapped as the score.
     """
-    names, columns = column_names(rows), recognised(rows, settings.columns)
+    names = column_names(rows)
+    columns = recognised(rows, settings.columns)
     labels = {name for field in ("correct", "error") for name in columns.of(field)}
     both = [score.column for score in columns.scores if score.column in labels]
     if both:
@@ -449,25 +455,28 @@ def with_recognised(rows: Sequence[RawRow], settings: ImportSettings) -> tuple[I
             "column, e.g. --map confidence=COLUMN."
         )
     has_labels = bool(labels & set(names)) or columns.mapped("correct") or columns.mapped("error")
-    return (replace(settings, columns=columns), read_as(columns, names)) if columns.scores and has_labels else None
+    if not columns.scores or not has_labels:
+        return None
+    return replace(settings, columns=columns), read_as(columns, names)
 
 
 def _ungraded(path: Path, first: RawRow, names: Sequence[str], columns: ColumnMap) -> UsageError:
     """The error of a table without scores or without labels, with the option that names the columns."""
-    if (name := export_like(first.values)) is not None:
+    name = export_like(first.values)
+    if name is not None:
         source = shlex.quote(str(path))
         return UsageError(
             f"{path} is an export of {name}. Make records of it: calibrate import {source} --format {name}"
         )
-    lacks, way_out = (
-        "score",
+    lacks = "score"
+    way_out = (
         "--map confidence=COLUMN (in [0, 1]), --map certainty=COLUMN (higher is more certain) or --map score=COLUMN "
-        "(higher is less certain). Answers without a score go to `calibrate import`, questions to `calibrate collect`.",
+        "(higher is less certain). Answers without a score go to `calibrate import`, questions to `calibrate collect`."
     )
     if columns.scores:
-        lacks, way_out = (
-            "label that says which answers are right",
+        lacks = "label that says which answers are right"
+        way_out = (
             "--map correct=COLUMN; compare answers with references by a rule: `calibrate import`, then `calibrate "
-            "label`; or join labels of another file by id: `calibrate import`, then `calibrate label --labels FILE`.",
+            "label`; or join labels of another file by id: `calibrate import`, then `calibrate label --labels FILE`."
         )
     return UsageError(f"{path} has no column with a {lacks}, among {', '.join(names)}. Name it: {way_out}")

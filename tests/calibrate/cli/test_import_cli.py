@@ -215,3 +215,28 @@ def test_confidences_that_are_read_wrongly_are_said_before_a_fit(tmp_path: Path)
     assert "Check" not in run(
         "import", source, "--out", out, "--replace", "--map", "confidence=stated", "--map", "correct=ok"
     )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--map", "question=prompt"),
+        ("--right", "yes"),
+        ("--cut", "0"),
+        ("--set", "temperature=1"),
+        ("--format", "jsonl"),
+        ("--rows", "data"),
+        ("--primary", "first"),
+        ("--option-scale", "logit"),
+        ("--other-labels", "wrong"),
+        ("--skip-bad", "0.1"),
+        ("--items", None),
+        ("--replace", None),
+    ],
+)
+def test_options_that_read_a_file_are_refused_for_records(imported: Path, option: str, value: str | None) -> None:
+    """Somebody who imports labels anew with --right must not believe that the records follow it."""
+    before = imported.read_bytes()
+    shown = run("import", imported, "--model", M, *filter(None, (option, value)), code=2)
+    assert f"{option} is about reading a file of another tool, and {imported} is a record file" in shown
+    assert imported.read_bytes() == before

@@ -350,3 +350,18 @@ def test_item_labels_belong_to_an_answer(tmp_path: Path) -> None:
     printed(called("score", path, "--items", "--cap", "4"))
     printed(called(*arguments, typed="n\n" * 4))
     assert [labels_of(record) for record in read_records(path).records] == [(False,) * 4, (True,) * 4]
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("score", "--score"),
+        ("score", "--pair-cache"),
+        ("score", "--ranks-from"),
+        ("label", "--judge-model"),
+    ],
+)
+def test_options_of_whole_answers_are_refused_by_the_name_that_was_typed(command: str, option: str) -> None:
+    """A user looks for the option in the command that failed; one without effect must not pass for used."""
+    shown = printed(called(command, "records.jsonl", "--items", option, "any"), 2)
+    assert f"{option} is about whole answers: leave it out with --items." in " ".join(shown.split())
