@@ -30,6 +30,8 @@ from .frame.items import refuse_with_items
 from .frame.terminal import console, finish, print_line, table
 
 ITEM_ALPHAS = (0.05, 0.1, 0.15, 0.2)
+OWN = ""
+"""The name of the one comparison that is none of the paper's; the files written then name no table."""
 SELECTING = (
     "These figures use the labels of all questions here, so to fit the best score on the same questions is a selection "
     "that no fit counts. Valid ways: --score auto, or fresh labels."
@@ -54,9 +56,23 @@ class Comparison(TableFlags):
     items: bool = flag("", "Keep or hold back each item (field of JSON).", False)
 
     @property
-    def experiments(self) -> list[str]:
-        """The paper's tables, and its figure, by their names."""
-        return [*(name for name in TABLES if {name, "all"} & {*self.table}), *([FIGURE] if self.figure else [])]
+    def in_paper(self) -> list[str]:
+        """The names of the paper's comparisons that are asked for: its tables, and its figure."""
+        names = [name for name in TABLES if name in self.table or "all" in self.table]
+        return [*names, FIGURE] if self.figure else names
+
+    @property
+    def usual_rules(self) -> bool:
+        """Whether the paper's rules are compared: at its delta, and shown with their names there."""
+        return not self.rule and not self.items
+
+    def experiments(self, n: int) -> dict[str, Experiment]:
+        """What is compared on a pool of n questions, by name; without `in_paper` one comparison of every score."""
+        if self.in_paper:
+            return {name: experiment(name, n, alphas=self.alpha, sizes=self.n_calibration) for name in self.in_paper}
+        rules = compared_rules("item") if self.items else METHODS
+        alphas = ITEM_ALPHAS if self.items else (ALPHA,)
+        return {OWN: Experiment(self.rule or rules, self.alpha or alphas, self.n_calibration, every_score=True)}
 
 
 @command("evaluate", "calibrating.md#evaluate")
@@ -75,56 +91,54 @@ def evaluate(
     keep_inputs(records, [asked.figure, asked.csv, asked.json_path])
     if asked.items:
         refuse_with_items(score=asked.score, table=asked.table, figure=asked.figure)
-    if asked.rule and asked.experiments:
+    if asked.rule and asked.in_paper:
         raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
     files = open_files(records, asked.columns)
-    for each in files:
-        warn_undecided(each)
+    for record_file in files:
+        warn_undecided(record_file)
     file = pool_of(files)
     keys = keys_of(file, [ITEMS] if asked.items else asked.score)
-    alphas, sizes = asked.alpha, asked.n_calibration
-    compared = {
-        name: experiment(name, len(file.records), alphas=alphas, sizes=sizes) for name in asked.experiments
-    } or {"": _own_experiment(asked)}
     grids = {
         name: evaluate_grid(
             file,
-            keys if each.every_score else keys[:1],
-            rules=each.rules,
-            alphas=each.alphas,
-            sizes=each.sizes,
+            keys if compared.every_score else keys[:1],
+            rules=compared.rules,
+            alphas=compared.alphas,
+            sizes=compared.sizes,
             splits=asked.splits,
-            delta=None if asked.rule or asked.items else DELTA,
+            delta=DELTA if asked.usual_rules else None,
             cluster_by_group=asked.cluster_by_group,
             shown=lambda title: bar(console, title, "splits"),
         )
-        for name, each in compared.items()
+        for name, compared in asked.experiments(len(file.records)).items()
     }
     for name, grid in grids.items():
-        if name != FIGURE:
+        if name != FIGURE:  # the panels show its 35 rows, and --csv has their numbers
             figures = OF_ITEMS if asked.items else None
-            names = not (asked.rule or asked.items)
-            _print_table(grid, TABLES.get(name, "Rules"), names=names, figures=figures)
+            _print_table(grid, TABLES.get(name, "Rules"), names=asked.usual_rules, figures=figures)
     several = any(len({cell.estimator for cell in grid.cells}) > 1 for grid in grids.values())
     if several:
         print_line(SELECTING, "yellow")
     warn_unlike(files, keys[0])
     score = " --items" if asked.items else _score_to_fit(file, next(iter(grids.values())), several=several)
-    following = f"calibrate fit {file.typed}{asked.typed}{score} --alpha {alphas[0] if alphas else 0.1:g}"
+    following = f"calibrate fit {file.typed}{asked.typed}{score} --alpha {asked.alpha[0] if asked.alpha else 0.1:g}"
     finish(_write(grids, asked), following)
 
 
-def _own_experiment(asked: Comparison) -> Experiment:
-    """The comparison of the rules that are named, or of the usual ones, with every score."""
-    usual, alphas = (compared_rules("item"), ITEM_ALPHAS) if asked.items else (METHODS, (ALPHA,))
-    return Experiment(asked.rule or usual, asked.alpha or alphas, asked.n_calibration, every_score=True)
-
-
 def _print_table(grid: EvaluationGrid, subject: str, *, names: bool, figures: Sequence[str] | None = None) -> None:
-    """Print one table of all cells, with the names that rules have in the paper or without; by default what fits."""
-    first, wide = grid.cells[0], figures is None and _has_room()
+    """Print one table of all cells.
+
+    Args:
+        grid: The cells.
+        subject: Begins the title.
+        names: Whether rules have their names in the paper beside them.
+        figures: Columns; default: what the terminal has room for.
+    """
+    first = grid.cells[0]
+    wide = figures is None and _has_room()
     figures = figures or (FIGURES if wide else SHORT)
-    figures = [name for name in figures if name != "complete" or _has_room()]  # as wide as three others
+    if not _has_room():
+        figures = [name for name in figures if name != "complete"]  # as wide as three others
     shown = grid.table(figures, errors=wide, rule=rule_with_name if names else lambda row: row.name)
     evaluation = first.evaluation
     of = "" if "n" in shown.heads else f", fitted on {evaluation.n_calibration} of {evaluation.n} questions"
@@ -160,11 +174,11 @@ def _write(grids: Mapping[str, EvaluationGrid], asked: Comparison) -> list[Path]
     """Write the rows of all tables, everything as JSON, and the figure, where a path is given; returns the paths."""
     contents: list[tuple[Path, bytes]] = []
     if asked.csv is not None:
-        rows = [{"table": name} | row if name else row for name, grid in grids.items() for row in grid.records()]
+        rows = [row if name == OWN else {"table": name} | row for name, grid in grids.items() for row in grid.records()]
         contents.append((asked.csv, csv_text(rows).encode()))
     if asked.json_path is not None:
         content = {name: grid.model_dump(mode="json") for name, grid in grids.items()}
-        contents.append((asked.json_path, json.dumps(content.get("", content), indent=1).encode() + b"\n"))
+        contents.append((asked.json_path, json.dumps(content.get(OWN, content), indent=1).encode() + b"\n"))
     if asked.figure is not None:
         fields = ("scer", "acceptance", "power", "violation_rate")
         panels = across_alpha({"": grids[FIGURE].cells[0].evaluation.rows}, fields, name="panels")

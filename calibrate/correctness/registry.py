@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from guardrail.errors import UsageError
 from guardrail.judges.json_value import is_structured
-from guardrail.judges.registry import JUDGES
 from guardrail.judges.tool_call import read_calls
 from guardrail.sampling.models import resolve_model
 from guardrail.types import Bindings
@@ -17,7 +16,7 @@ from ..data.progress import Progress, silent
 from ..data.questions import Question
 from ..data.record import NO_REFERENCE
 from ..data.records import Record, RecordFile
-from ..data.table import AnswerKind, table_of
+from ..data.table import table_of
 from ..spec_syntax import parse_name
 from .base import CorrectnessRule, Label
 from .chat_judge import ChatLabelJudge
@@ -111,9 +110,14 @@ def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Pr
             f"{imported} of {len(records)} records were imported without an answer, so {rule.spec.name} has nothing to "
             "label. Keep the labels they came with, or give labels by id (calibrate label --labels FILE)."
         )
-    items = [(_text(r, rule), _compared(r)) for r in records if r.answer is not None and (r.references or r.rejected)]
-    labels = iter(rule.label_all(items, progress))
-    return [_labelled(record, labels) for record in records]
+    compared = [
+        index
+        for index, record in enumerate(records)
+        if record.answer is not None and (record.references or record.rejected)
+    ]
+    pairs = [(_text(records[index], rule), _compared(records[index])) for index in compared]
+    labels = dict(zip(compared, rule.label_all(pairs, progress), strict=True))
+    return [_labelled(record, labels.get(index)) for index, record in enumerate(records)]
 
 
 def label_file(file: RecordFile, rule: CorrectnessRule, progress: Progress = silent) -> RecordFile:
@@ -143,55 +147,15 @@ def _compared(record: Record) -> Question:
     return question if question.references else question.model_copy(update={"references": question.rejected})
 
 
-def _labelled(record: Record, labels: Iterator[Label]) -> Record:
+def _labelled(record: Record, label: Label | None) -> Record:
+    """The record with the rule's label; None where the rule had nothing to compare."""
     if record.answer is None:
         label = Label(None, "there is no answer to label")
-    elif not record.references and not record.rejected:
+    elif label is None:
         label = Label(None, NO_REFERENCE)
-    elif not record.references:
-        rejected = next(labels).correct
-        label = Label(False) if rejected else Label(None, "people rejected another answer, and there is no reference")
-    else:
-        label = next(labels)
+    elif not record.references:  # compared with an answer that people rejected
+        same = label.correct
+        label = Label(False) if same else Label(None, "people rejected another answer, and there is no reference")
     # Without a detail the answer would wait for a label and be left out, and not count as wrong.
     detail = label.detail or ("" if label.correct is not None else "the rule did not decide")
     return record.model_copy(update={"correct": label.correct, "label_detail": detail})
-
-
-# -- What to say when answers that are JSON or tool calls meet a rule or a judge that compares words -------------------
-
-_BETTER: dict[AnswerKind, str] = {"tool calls": "tool_call", "JSON objects": "json", "texts": "stated"}
-_BLIND = "compares words, field names included: two that differ in the one value that matters may count as the same"
-
-
-def structured_advice(records: Sequence[Record], rule: str, judge: str | None = None) -> list[str]:
-    """Sentences that name the better rule or judge; none where rule and judge fit the answers.
-
-    Args:
-        records: Labelled records.
-        rule: Name of the rule that labelled them.
-        judge: Name of the judge of the scores that will be used.
-    """
-    table = table_of(records)
-    kinds, labels = table.kinds(), set(table.labels().tolist())
-    kind, count = next(iter(kinds.most_common(1)), ("texts", 0))
-    if not count or 2 * count < kinds.total():
-        return []
-    advice: list[str] = []
-    better = _BETTER[kind]
-    rule_class = RULES.get(rule)  # None for labels that people gave
-    if rule_class is not None:
-        none_right = 0 in labels and 1 not in labels
-        of_texts = not rule_class.reads_tool_calls
-        misreads = kind == "tool calls" or (kind == "JSON objects" and (rule_class.compares_words or none_right))
-        use = f"Use rule {better}: `calibrate label RECORDS --rule {better}`, or --correctness {better} of `run`."
-        if of_texts and misreads:
-            does = _BLIND if rule_class.compares_words else "reads texts"
-            advice.append(f"The answers are {kind}, and rule {rule} {does}. {use}")
-        elif none_right and not of_texts:
-            way = "References must be JSON of the same form: compare some with the answers." if rule == better else use
-            advice.append(f"No answer is right by rule {rule}, and most of them are {kind}. {way}")
-    if kind == "JSON objects" and judge in JUDGES and JUDGES[judge].compares_words:
-        way = "Score with judge json: --score semantic_entropy:json."
-        advice.append(f"The answers are {kind}, and judge {judge} {_BLIND}. {way}")
-    return advice

@@ -12,7 +12,7 @@ from guardrail.notebook import percent
 from guardrail.sampling.models import resolve_model
 
 from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, make_rule
-from ...correctness.registry import structured_advice
+from ...correctness.advice import structured_advice
 from ...data.records import GIVEN, RecordFile
 from ...evaluation.label_checks import labelled_answers, missed, missed_text
 from ...report.facts import describe_spec

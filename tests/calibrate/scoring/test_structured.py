@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.correctness import JsonValues, Option, Stated, ToolCalls, default_rule, make_rule
-from calibrate.correctness.registry import structured_advice
+from calibrate.correctness.advice import structured_advice
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, read_records
