@@ -24,13 +24,14 @@ from integrations._openai import requests as chat_completions
 
 def test_a_setting_does_one_thing_wherever_it_is_sent() -> None:
     """A setting that shapes the answer and counts as transport somewhere would change answers unnoticed."""
-    from integrations import openai_agents_guard, pydantic_ai_guard
+    from integrations import openai_agents_guard
+    from integrations._frameworks import pydantic_ai_model
 
     lists = (PLANNED, SHAPING, TRANSPORT, chat_completions.BOUND)
     assert all(not first & second for first, second in combinations(lists, 2))
     assert chat_completions.PLANNED <= PLANNED
     assert chat_completions.SHAPING <= SHAPING
-    for passed_on in (chat_completions.TRANSPORT, openai_agents_guard.PASSED_ON, pydantic_ai_guard.PASSED_ON):
+    for passed_on in (chat_completions.TRANSPORT, openai_agents_guard.PASSED_ON, pydantic_ai_model.PASSED_ON):
         assert not passed_on & (PLANNED | SHAPING | chat_completions.BOUND)
     assert {"n", "temperature", "top_p", "max_tokens", "stop", "logprobs"} <= PLANNED & set(SamplingPlan.model_fields)
 

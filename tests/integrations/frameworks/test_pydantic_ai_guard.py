@@ -62,13 +62,13 @@ from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
 from integrations._agents.decisions import ANSWERED
 from integrations._agents.framework_guard import APPROVED
+from integrations._frameworks.pydantic_ai_calls import same_json
+from integrations._frameworks.pydantic_ai_model import GuardedModel
 from integrations.pydantic_ai_guard import (
     GuardCapability,
-    GuardedModel,
     PydanticAIChat,
     ReviewBridge,
     VerdictStore,
-    _equal,
     agent_bindings,
     unsure,
 )
@@ -446,9 +446,9 @@ def test_a_call_that_was_changed_after_the_verdict_does_not_run(
 
 def test_arguments_are_compared_strictly() -> None:
     """True is 1 to Python, at any depth: a hook could send another value to the tool than the judged one."""
-    assert _equal({"a": [1], "b": {"c": "x"}}, {"b": {"c": "x"}, "a": [1]})
+    assert same_json({"a": [1], "b": {"c": "x"}}, {"b": {"c": "x"}, "a": [1]})
     for other in ({"a": [1.0]}, {"a": [True]}, {"a": [1, 1]}, {"a": ["1"]}):
-        assert not _equal({"a": [1]}, other)
+        assert not same_json({"a": [1]}, other)
 
 
 def test_a_capability_that_changes_nothing_lets_a_judged_call_run() -> None:
