@@ -88,3 +88,15 @@ FAULTS: Mapping[str, Fault] = {
 def upstream_down(since: str) -> ApiError:
     """The error for an upstream that had replied and no longer does, after which clients try again."""
     return unavailable(FAULTS[DOWN].message.format(since=since), DOWN)
+
+
+def not_served(path: str, method: str) -> ApiError:
+    """The error for every path that the gateway does not serve: nothing passes the gate by accident."""
+    served = "the gateway serves POST /v1/chat/completions, /v1/responses and /v1/messages, and GET /v1/models"
+    more = "It keeps no responses. The operator may pass other paths through with 'pass_through' in the configuration."
+    return ApiError(404, f"{method} {path[:100]} is not served; {served}. {more}", "unknown_endpoint")
+
+
+def no_model(name: str) -> ApiError:
+    """The error for a model that does not exist here, or that a key may not see."""
+    return ApiError(404, f"The model {name[:100]!r} does not exist here.", "model_not_found", "model")

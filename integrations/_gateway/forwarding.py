@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
@@ -34,20 +33,7 @@ PASSED = (
     "openai-organization", "openai-project", "range", "traceparent", "tracestate",
 )  # fmt: skip
 """Headers of a client that are sent upstream."""
-SEGMENT = re.compile(r"[\w.:@=,+~-]+", re.ASCII)
 log = logging.getLogger("guardrail")
-
-
-def passed_name(path: str, names: tuple[str, ...]) -> str | None:
-    """The name in a configuration that passes a path, such as "files" for "files/f-1/content"; None if none does."""
-    parts = path.split("/")
-    if not all(SEGMENT.fullmatch(part) and part.strip(".") for part in parts):  # ".." would leave the folder
-        return None
-    for length in range(len(parts), 0, -1):
-        start = "/".join(parts[:length])
-        if start in names:
-            return start
-    return None
 
 
 class CutError(Exception):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from guardrail.errors import require
@@ -13,7 +14,7 @@ from guardrail.explain import without_quotes
 
 from .admission import Result
 from .answers import headers_of
-from .errors import ApiError, unavailable
+from .errors import ApiError, no_model, unavailable
 from .protocols.chat import completion
 from .protocols.dialect import Dialect
 from .requests import Asked
@@ -84,6 +85,25 @@ def _frames(listed: Iterable[Mapping[str, Any]]) -> bytes:
     frames = [(event.get("type"), json.dumps(event, ensure_ascii=False)) for event in listed]
     frames += [] if frames[-1][0] else [(None, "[DONE]")]
     return "".join(f"event: {kind}\n" * bool(kind) + f"data: {data}\n\n" for kind, data in frames).encode()
+
+
+def models_response(names: Sequence[str], wanted: str, started: int) -> Any:
+    """The list of models, or the ``wanted`` one; with the fields of OpenAI's list beside those of Anthropic's."""
+    common = {
+        "object": "model",
+        "type": "model",
+        "created": started,
+        "created_at": datetime.fromtimestamp(started, UTC).isoformat(),
+        "owned_by": "acrc-guardrail",
+        "lifecycle": "active",
+    }
+    models = [{"id": name, "display_name": name, **common} for name in names]
+    if not wanted:
+        ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None}
+        return _responses.JSONResponse({"object": "list", "data": models, "has_more": False, **ends})
+    if wanted not in names:
+        raise no_model(wanted)
+    return _responses.JSONResponse(models[names.index(wanted)])
 
 
 def error_response(error: ApiError, dialect: Dialect) -> Any:

@@ -19,7 +19,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from guardrail.errors import UsageError
-from integrations._gateway.forwarding import Mask, passed_name
+from integrations._gateway.forwarding import Mask
+from integrations._gateway.passing import passed_name
 from tests.integrations.gateway.conftest import Held, Serve, running
 from tests.integrations.gateway.test_gateway import key_named
 
