@@ -46,12 +46,13 @@ def alias_for(
     Raises:
         ApiError: The model does not pass this path through, or several do and the request names none of them.
     """
-    if model is not None and not isinstance(model, str):
-        raise invalid("model", "must be a text.")
-    if model in names:
-        return model
-    if model in aliases:
-        raise not_served(f"/v1/{path}", method)
+    if model is not None:
+        if not isinstance(model, str):
+            raise invalid("model", "must be a text.")
+        if model in names:
+            return model
+        if model in aliases:
+            raise not_served(f"/v1/{path}", method)
     if len(names) > 1:
         why = f"must be named in the header x-guardrail-model: several pass {path[:100]} through."
         raise invalid("model", why, "model_not_named")
