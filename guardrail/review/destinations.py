@@ -1,9 +1,9 @@
 """Messages to chats and other systems about the whole queue: something waits, was decided or expired, or an alarm.
 
-The messages come from the audit trail, so that they need nothing from the processes that add items. A place in the
-trail is kept for each destination. On PostgreSQL a line gets its number before others can see it, so a line may appear
-below a line that was read already. The lines of the latest minute are therefore read again, and the id of a message,
-which names its line, prevents a second message.
+The messages come from the audit trail, so that they need nothing from the processes that add items. The number of the
+last announced event is kept for each destination. On PostgreSQL an event gets its number before others can see it, so
+one may appear below another that was read already. The events of the latest minute are therefore read again, and the id
+of a message, which has the number of its event, prevents a second message.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..errors import UsageError
 from ..monitor import Alarm
 from ..plain_json import sha256_hex, visible
 from . import rows
+from .chats import slack_message, teams_message
 from .database import Database, Transaction
 from .item import Item
 from .tables import events, items, meta, outbox
@@ -33,8 +34,9 @@ PREFIX = "destination:"
 KEPT = 86_400.0
 """Seconds for which messages are kept, delivered or not."""
 SETTLED = 60.0
-"""Seconds after which every line of the trail that was begun before is visible."""
+"""Seconds after which every event of the trail that was begun before is visible."""
 _AT_ONCE = 200
+"""Most events that one call of `announce` reads."""
 _TYPES = {
     "enqueued": "review.created",
     "decided": "review.decided",
@@ -81,131 +83,107 @@ class Destination:
         """The events of the trail that are sent."""
         return tuple(_TYPES) if self.format == "json" else _FOR_PEOPLE
 
-    def message(self, identity: str, line: Row[Any], item: Item | None) -> dict[str, Any]:
-        """The body about one line of the trail; ``item`` is None for an alarm."""
-        place = "/monitor" if item is None else f"/items/{item.id}"
-        link = None if self.page is None else self.page.rstrip("/") + place
+    def message(self, identity: str, event: Row[Any], item: Item | None) -> dict[str, Any]:
+        """The body about one event of the trail; ``item`` is None for an alarm."""
+        path = "/monitor" if item is None else f"/items/{item.id}"
+        link = None if self.page is None else self.page.rstrip("/") + path
         if self.format == "json":
-            return {**_facts(identity, line, item), "link": link}
-        return (_slack if self.format == "slack" else _teams)(*_said(line, item), link)
+            return {**_facts(identity, event, item), "link": link}
+        title, facts = _alarm_in_words(event) if item is None else _item_in_words(item)
+        in_its_form = slack_message if self.format == "slack" else teams_message
+        return in_its_form(title, facts, link)
 
 
-def _facts(identity: str, line: Row[Any], item: Item | None) -> dict[str, Any]:
-    shared = {"id": identity, "type": _TYPES[line.what], "at": line.at}
+def _facts(identity: str, event: Row[Any], item: Item | None) -> dict[str, Any]:
+    """The body of a JSON message, without its link."""
+    shared = {"id": identity, "type": _TYPES[event.what], "at": event.at}
     if item is None:
-        return {**shared, "alarm": _alarm(line)}
-    if line.what == "enqueued":
-        some = {"ticket": item.id, "key": item.key, "kind": item.content.kind, "deadline": item.deadline}
-        return {**shared, **some, "metadata": item.content.metadata}
-    told = item if line.what == "decided" else item.model_copy(update={"decision": None})
-    return rows.body_of(told, identity, line.at)
+        return {**shared, "alarm": _alarm(event)}
+    if event.what == "enqueued":
+        content = {"kind": item.content.kind, "deadline": item.deadline, "metadata": item.content.metadata}
+        return {**shared, "ticket": item.id, "key": item.key, **content}
+    # An item that expired may have been decided since; the message is about what happened then.
+    then = item if event.what == "decided" else item.model_copy(update={"decision": None})
+    return rows.body_of(then, identity, event.at)
 
 
-def _alarm(line: Row[Any]) -> dict[str, Any]:
-    """The alarm in a line of the trail, with the name of its monitor and its words."""
-    numbers = json.loads(line.detail)
+def _alarm(event: Row[Any]) -> dict[str, Any]:
+    """The alarm of an event, with the name of its monitor and its words.
+
+    Applications write alarms, too (`ReviewStore.note_event`), with any fields. Theirs have no words and may have no
+    name; an error about them would keep back all messages after them.
+    """
+    numbers = {"name": "", **json.loads(event.detail)}
     try:
         alarm = Alarm.from_stored({field: value for field, value in numbers.items() if field != "name"})
-    except ValidationError:  # a line that an application wrote; the next messages must not wait for it
-        return {"name": "", "detail": line.detail, **numbers}
+    except ValidationError:
+        return {"detail": event.detail, **numbers}
     return {**numbers, "detail": alarm.detail}
 
 
-def _said(line: Row[Any], item: Item | None) -> tuple[str, dict[str, str]]:
-    """Title and facts for people: something waits, or an alarm."""
-    if item is None:
-        alarm = _alarm(line)
-        return f"Alarm of the monitor {alarm['name']}", {"What": alarm["detail"]}
+def _alarm_in_words(event: Row[Any]) -> tuple[str, dict[str, str]]:
+    """Title and facts of an alarm, for people."""
+    alarm = _alarm(event)
+    return f"Alarm of the monitor {alarm['name']}", {"What": str(alarm["detail"])}
+
+
+def _item_in_words(item: Item) -> tuple[str, dict[str, str]]:
+    """Title and facts of an item that waits, for people."""
     facts = {"Ticket": item.id}
-    if called := item.content.calls_in_words(texts=False):
-        facts = {"Call": visible(called, one_line=True), **facts}
+    call = item.content.calls_in_words(texts=False)
+    if call:
+        facts = {"Call": visible(call, one_line=True), **facts}
     if item.deadline is not None:
         facts["Decide by"] = f"{datetime.fromtimestamp(item.deadline, UTC):%Y-%m-%d %H:%M UTC}"
     what = item.content.what
     return f"{'An' if what.startswith('a') else 'A'} {what} waits for review", facts
 
 
-def _slack(title: str, facts: dict[str, str], link: str | None) -> dict[str, Any]:
-    """Blocks of Slack. Escaped, since ``<!channel>`` in the name of a tool would notify everybody."""
-
-    def plain(text: str) -> str:
-        return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-    lines = [f"*{plain(title)}*", *(f"{name}: {plain(value)}" for name, value in facts.items())]
-    # Verbatim: Slack makes no links of addresses and no mentions of names.
-    text = {"type": "mrkdwn", "text": "\n".join(lines)[:3000], "verbatim": True}
-    blocks: list[dict[str, Any]] = [{"type": "section", "text": text}]
-    if link is not None:
-        button = {"type": "button", "text": {"type": "plain_text", "text": "Open"}, "url": link}
-        blocks.append({"type": "actions", "elements": [button]})
-    return {"text": plain(title), "blocks": blocks}
-
-
-def _teams(title: str, facts: dict[str, str], link: str | None) -> dict[str, Any]:
-    """An adaptive card in a message, as Teams workflows take it.
-
-    All text is in rich text blocks, which show it unchanged. Text blocks and facts render Markdown, so the name of a
-    tool could show a link.
-    """
-
-    def block(bold: str, plain: str = "") -> dict[str, Any]:
-        runs = [{"type": "TextRun", "text": bold, "weight": "Bolder"}, {"type": "TextRun", "text": plain}]
-        return {"type": "RichTextBlock", "inlines": runs if plain else runs[:1]}
-
-    card: dict[str, Any] = {
-        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
-        "type": "AdaptiveCard",
-        "version": "1.4",
-        "body": [block(title), *(block(f"{name}: ", value) for name, value in facts.items())],
-    }
-    if link is not None:
-        card["actions"] = [{"type": "Action.OpenUrl", "title": "Open", "url": link}]
-    return {
-        "type": "message",
-        "attachments": [{"contentType": "application/vnd.microsoft.card.adaptive", "content": card}],
-    }
-
-
 def announce(database: Database, destination: Destination) -> int:
-    """Put a message about each new line of the trail into the outbox, once. Returns their number.
+    """Put a message about each new event of the trail into the outbox, once. Returns their number.
 
-    A destination that is new begins with the lines of the latest minute, so that it misses nothing that arrives while
+    A destination that is new begins with the events of the latest minute, so that it misses nothing that arrives while
     the first process starts.
     """
     with database.write() as transaction:
         now = transaction.now
-        place = _place(transaction, destination)
+        announced = _last_announced(transaction, destination)
         identity = literal(destination.name.removeprefix(PREFIX) + "-") + cast(events.c.number, String)
-        new_lines = (
+        new_events = (
             select(events, identity.label("identity"))
             .outerjoin(items, items.c.id == events.c.item)
-            .where(events.c.number > place, events.c.what.in_(destination.events))
-            .where(or_(items.c.kind != "audit", and_(events.c.item == "", events.c.what == "alarm")))
+            .where(events.c.number > announced, events.c.what.in_(destination.events))
+            # Alarms, and what happened to items: not to audits, of which a draw queues hundreds, nor to items that are
+            # purged by now, whose kind is null here.
+            .where(or_(events.c.what == "alarm", items.c.kind != "audit"))
             .where(~exists().where(outbox.c.id == identity))
             .order_by(events.c.number)
             .limit(_AT_ONCE)
         )
-        lines = transaction.execute(new_lines).all()
-        for line in lines:
-            item = rows.as_item(rows.fetch(transaction, line.item), now) if line.item else None
-            body = destination.message(line.identity, line, item)
-            rows.send(transaction, line.identity, destination.name, destination.name, body)
-        if len(lines) < _AT_ONCE:
-            settled = select(func.max(events.c.number)).where(events.c.number > place, events.c.at < now - SETTLED)
-            if (until := transaction.execute(settled).scalar_one()) is not None:
-                transaction.execute(update(meta).where(meta.c.name == destination.name).values(value=str(until)))
-            # After the place has moved on: without its message, a line would count as new.
+        read = transaction.execute(new_events).all()
+        for event in read:
+            # An application may write an alarm about an item; the message is about the alarm.
+            item = None if event.what == "alarm" else rows.as_item(rows.fetch(transaction, event.item), now)
+            body = destination.message(event.identity, event, item)
+            rows.send(transaction, event.identity, destination.name, destination.name, body)
+        if len(read) < _AT_ONCE:
+            settled = select(func.max(events.c.number)).where(events.c.number > announced, events.c.at < now - SETTLED)
+            last_settled = transaction.execute(settled).scalar_one()
+            if last_settled is not None:
+                moved_on = update(meta).where(meta.c.name == destination.name).values(value=str(last_settled))
+                transaction.execute(moved_on)
+            # Only now: without its message, an event above the number of the last announced one would count as new.
             old = and_(outbox.c.url == destination.name, outbox.c.created < now - KEPT)
             transaction.execute(delete(outbox).where(old))
-        return len(lines)
+        return len(read)
 
 
-def _place(transaction: Transaction, destination: Destination) -> int:
-    """Number of the last line of the trail that is announced; the row that holds it is locked."""
+def _last_announced(transaction: Transaction, destination: Destination) -> int:
+    """Number of the last event that needs no further look; the row that holds it is locked."""
     query = select(meta.c.value).where(meta.c.name == destination.name).with_for_update()
-    place = transaction.execute(query).scalar_one_or_none()
-    if place is None:
+    number = transaction.execute(query).scalar_one_or_none()
+    if number is None:
         earlier = select(func.max(events.c.number)).where(events.c.at < transaction.now - SETTLED)
-        place = str(transaction.execute(earlier).scalar_one() or 0)
-        transaction.execute(insert(meta).values(name=destination.name, value=place))
-    return int(place)
+        number = str(transaction.execute(earlier).scalar_one() or 0)
+        transaction.execute(insert(meta).values(name=destination.name, value=number))
+    return int(number)

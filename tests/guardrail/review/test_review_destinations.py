@@ -164,6 +164,26 @@ def test_teams_gets_a_card(store: ReviewStore, receiver: Receiver) -> None:
     assert runs_of(receiver.plain[1]["attachments"][0]) == [["Alarm of the monitor errors"], ["What: ", ALARM.detail]]
 
 
+def test_an_alarm_about_an_item_is_an_alarm(store: ReviewStore, receiver: Receiver) -> None:
+    """The receiver would otherwise be told that the item has expired, while a person may still decide it."""
+    deliverer = deliverer_to(receiver, store, destinations=(Destination(receiver.url),))
+    item = store.enqueue(content())
+    store.note_event("alarm", {"name": "errors", **ALARM.numbers}, item=item.id)
+    assert deliverer.run_once() == 2
+    assert [message["type"] for message in receiver.accepted] == ["review.created", "monitor.alarm"]
+
+
+@pytest.mark.parametrize("detail", [ALARM.numbers, {"level": 3}, {"detail": 5}], ids=["no name", "other", "no text"])
+def test_an_alarm_of_an_application_keeps_no_message_back(
+    store: ReviewStore, receiver: Receiver, detail: dict[str, Any]
+) -> None:
+    """Nobody would hear of anything that happens after it."""
+    deliverer = deliverer_to(receiver, store, destinations=(Destination(receiver.url, format="slack"),))
+    store.note_event("alarm", detail)
+    store.enqueue(content())
+    assert deliverer.run_once() == 2
+
+
 def test_the_address_is_stored_and_shown_nowhere(
     tmp_path: Path, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
