@@ -81,7 +81,8 @@ def measurements(verdict: Verdict, *, mode: Mode, model: str) -> Iterator[tuple[
         mode: Whether the guard acted on the verdict.
         model: The configured name of the guarded model.
     """
-    cost, score = verdict.cost, verdict.uncertainty
+    cost = verdict.cost
+    score = verdict.uncertainty
     outcome, reason, _ = decision_of(verdict)
     labels = {"outcome": outcome, "reason": reason, "mode": mode, "model": model, "score": score.estimator}
     values: list[tuple[str, float | None, dict[str, str]]] = [
@@ -92,9 +93,9 @@ def measurements(verdict: Verdict, *, mode: Mode, model: str) -> Iterator[tuple[
         ("guardrail.tokens", cost.input_tokens, {"direction": "input"}),
         ("guardrail.tokens", cost.output_tokens, {"direction": "output"}),
     ]
-    for name, value, own in values:
+    for name, value, direction in values:
         if value is not None:
-            yield name, value, {label: {**labels, **own}[label] for label in INSTRUMENTS[name].labels}
+            yield name, value, {label: {**labels, **direction}[label] for label in INSTRUMENTS[name].labels}
 
 
 class Telemetry:
@@ -115,6 +116,7 @@ class Telemetry:
     """
 
     is_slow = False
+    """Async guards call it without a thread: it only notes the verdict, which the end of the span reports."""
 
     def __init__(
         self, model: str, *, tracer_provider: Any = None, meter_provider: Any = None, logger_provider: Any = None
@@ -136,6 +138,7 @@ class Telemetry:
                 self._add[name] = histogram.record
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Telemetry:
+        # A copy of a guard reports to the same instruments: these hold locks, which cannot be copied.
         return self
 
     def __call__(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
@@ -190,7 +193,7 @@ def _verdict_stands() -> Iterator[None]:
 
 @contextmanager
 def caller(headers: Mapping[str, str]) -> Iterator[None]:
-    """Make spans part of the trace that a request names (W3C ``traceparent``), unless a trace has begun already.
+    """Make spans part of the trace of a request's caller (W3C ``traceparent``), unless a trace has begun already.
 
     Args:
         headers: Headers of the request, by lower-case names.
@@ -198,7 +201,8 @@ def caller(headers: Mapping[str, str]) -> Iterator[None]:
     Raises:
         MissingDependencyError: opentelemetry-api is not installed.
     """
-    trace, context = require("opentelemetry.trace", extra="otel"), require("opentelemetry.context", extra="otel")
+    trace = require("opentelemetry.trace", extra="otel")
+    context = require("opentelemetry.context", extra="otel")
     w3c = require("opentelemetry.trace.propagation.tracecontext", extra="otel").TraceContextTextMapPropagator()
     begun = trace.get_current_span().get_span_context().is_valid
     token = context.attach(context.get_current() if begun else w3c.extract(headers))
@@ -210,7 +214,8 @@ def caller(headers: Mapping[str, str]) -> Iterator[None]:
 
 def _attributes(verdict: Verdict, mode: Mode, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Attributes of the span, and of the event (OpenTelemetry's conventions for generative AI)."""
-    (outcome, reason, code), value = decision_of(verdict), verdict.uncertainty.value
+    outcome, reason, code = decision_of(verdict)
+    value = verdict.uncertainty.value
     label = {"accepted": "accept", "unmeasured": "unmeasured"}.get(outcome, "abstain")
     of_span = {
         "guardrail.outcome": outcome,
@@ -239,5 +244,9 @@ def _attributes(verdict: Verdict, mode: Mode, model: str) -> tuple[dict[str, Any
         "error.type": code,
     }
     of_span |= of_event  # Langfuse, among others, keeps only spans with an attribute gen_ai.*
-    span, event = ({k: v for k, v in attributes.items() if v is not None} for attributes in (of_span, of_event))
-    return span, event
+    return _measured(of_span), _measured(of_event)
+
+
+def _measured(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that have a value."""
+    return {name: value for name, value in attributes.items() if value is not None}
