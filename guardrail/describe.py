@@ -7,9 +7,9 @@ are in `guardrail.explain`, those of an audit in `calibrate.evaluation.promise_t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias
 
 from .artifact import (
     MOST_FAILED,
@@ -21,7 +21,7 @@ from .artifact import (
     Spent,
 )
 from .errors import UsageError
-from .items.spec import ITEMS, ItemFigures, ItemRule
+from .items.spec import ITEMS, ItemFigures
 from .notebook import percent, sure
 from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome, Scope
 from .specs import EstimatorSpec
@@ -30,7 +30,7 @@ __all__ = [
     *("ANSWERS", "CALLS", "FRESH_LABELS", "ITEMS_OF_ANSWERS", "NOUNS", "USEFUL_AUROC", "Asked", "Judges", "Nouns"),
     *("answer_if", "asked", "caveats", "caveats_of", "confidence", "describe", "failures", "figures_lines"),
     *("fits_line", "guarantee", "hardly_ranks", "judges_of", "labels_are_enough", "not_covered", "nouns_of"),
-    *("promised_of_items", "promises", "ranks_backwards", "refusal", "scope_in_words", "share_of", "stops_nothing"),
+    *("promises", "ranks_backwards", "refusal", "scope_in_words", "share_of", "stops_nothing"),
     *("summary", "target_text", "together", "unguardable", "upside_down", "warning", "why_infeasible"),
 ]
 
@@ -58,20 +58,20 @@ class Nouns:
     """What a gate judges, in words: answers to questions, or an agent's calls of a tool.
 
     Attributes:
-        one: What is right or wrong.
-        many: The same, several of them.
-        asked: What a share is of.
-        given: What the gate accepts.
-        accepted: What becomes of what it accepts.
-        gives: What it does with a share, ``{}``.
-        give: The effect of accepting a unit.
-        nothing: What it does without a threshold.
+        one: What is right or wrong: "answer".
+        many: Several of them: "answers".
+        asked: What a share is of: 50 % of all "questions".
+        given: What the gate accepts: at most 10 % of the "answers given" are wrong.
+        accepted: What becomes of it: nothing is "answered".
+        gives: What the gate does with a share in place of ``{}``: it "answers 50 % of all questions".
+        give: What it does below the threshold: "answer" if the score is at most .2.
+        nothing: What it does without one: "answer nothing".
         handed: The next step about a unit that is held back.
         score: What the threshold is of; None for the name of the score.
-        erred: What became of accepted ones that count as wrong.
-        wrong: What is said of all that count as wrong.
-        labelled: What has a label.
-        counted: What a figure counts.
+        erred: What accepted ones that count as wrong did: 8 % of these answers "were wrong".
+        wrong: The same of all of them: without the gate 30 % "are wrong".
+        labelled: What has a label: 9 of 200 "answers" are undecided.
+        counted: What a figure counts: "questions" sorted from most to least certain.
     """
 
     one: str
@@ -232,19 +232,12 @@ def _answered(artifact: CalibrationArtifact | CascadeArtifact, n: int | None = N
 
 def _kept(artifact: CalibrationArtifact | CascadeArtifact) -> str:
     """What the rule of a threshold keeps, without a full stop."""
-    outcome, target, nouns = artifact.outcome, percent(artifact.alpha), nouns_of(artifact)
-    if outcome.certifies:
-        certain = f"with {percent(confidence(artifact))} confidence"
-        if outcome.rule in get_args(ItemRule):
-            return f"{promised_of_items(outcome.rule, artifact.alpha)}, {certain}"
-        # The one certificate that does not count every answer once.
-        groups = ", as a mean over groups" if outcome.rule == "certified_groups" else ""
-        return f"at most {target} of the {nouns.given} are wrong, {certain}{groups}"
-    if outcome.rule != AVERAGE:
-        return "asymptotic, not a certificate" if outcome.rule == PEOPLE else "not a certificate"
+    outcome = artifact.outcome
+    promise = _words_of(outcome).short.format_map(_fields(outcome, artifact.spent, nouns_of(artifact)))
     # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
-    above = "" if outcome.n_accepted == _labels(artifact) else f": {OFTEN_ABOVE} {target} wrong"
-    return f"on average over calibrations, not a certificate{above}"
+    if outcome.rule == AVERAGE and outcome.n_accepted < _labels(artifact):
+        return f"{promise}: {OFTEN_ABOVE} {percent(artifact.alpha)} wrong"
+    return promise
 
 
 def _labels(artifact: CalibrationArtifact | CascadeArtifact) -> int:
@@ -310,12 +303,12 @@ def asked(artifact: CalibrationArtifact | CascadeArtifact) -> Asked:
 
 def failures(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
     """The sentence about failed questions that belongs to a promise; None where they are few."""
-    of, name = asked(artifact), nouns_of(artifact).asked
-    if not of.many_failed:
+    share, name = asked(artifact), nouns_of(artifact).asked
+    if not share.many_failed:
         return None
     return (
-        f"{percent(of.failed)} of the {name} asked for the calibration failed (server, rate limit or time-out), so the "
-        f"promise is about {name} like the others."
+        f"{percent(share.failed)} of the {name} asked for the calibration failed (server, rate limit or time-out), so "
+        f"the promise is about {name} like the others."
     )
 
 
@@ -360,15 +353,15 @@ def together(router: RouterArtifact) -> str:
     failing = [1 - confidence(part) for part in in_use]
     if len(failing) == 1:
         return f"The one threshold holds with {percent(1 - failing[0])} confidence."
-    each = percent(1 - max(failing))
+    alone = percent(1 - max(failing))
     if sum(failing) >= 1:
         return (
-            f"Each of the {len(failing)} thresholds holds with {each} confidence. Nothing is promised about all of "
+            f"Each of the {len(failing)} thresholds holds with {alone} confidence. Nothing is promised about all of "
             "them at once, nor about a mix of the groups."
         )
     return (
         f"All {len(failing)} thresholds hold at once, and so for any mix of the groups, with "
-        f"{percent(1 - sum(failing))} confidence; each by itself with {each}."
+        f"{percent(1 - sum(failing))} confidence; each by itself with {alone}."
     )
 
 
@@ -462,65 +455,22 @@ def guarantee(outcome: Outcome | CascadeOutcome, spent: Spent | None = None, nou
     Raises:
         UsageError: The rule certifies without a delta.
     """
-    rule, alpha, options = outcome.rule, outcome.alpha, outcome.options
-    if rule == "none" or not outcome.n:
+    if outcome.rule == "none" or not outcome.n:
         return "None: nothing was calibrated."
-    of_stage = rule == CERTIFIED and "stage" in options
-    if not (outcome.certifies or of_stage):
-        given = {"people": 0, "judge_only": 0, **options, "rule": rule, "alpha": alpha, "delta": outcome.delta}
-        words = _WITHOUT_CERTIFICATE.get(rule, "Not a certificate: rule {rule} promises nothing about new {asked}.")
-        return words.format(**given, many=nouns.many, asked=nouns.asked) + _of_groups(outcome)
-    certain = f"With probability at least {sure(_failure(outcome, spent))} over calibrations"
-    source = "are independent draws from the same source."
-    if of_stage or isinstance(outcome, CascadeOutcome):
-        stage = "As stage {stage} of {stages} only, for the system: ".format(**options) if of_stage else ""
-        return (
-            f"{stage}{certain} the error rate among the system's {nouns.many} is at most {alpha:g}, in finite samples, "
-            f"if {nouns.asked} {source} The thresholds lie on a path made of these questions' own scores, which is "
-            "tested, not proved."
-        )
-    if rule in get_args(ItemRule):
-        return (
-            f"{certain}, {promised_of_items(rule, alpha)}, if answers {source} Items of an answer may depend on each "
-            "other."
-        )
-    by_group, mean = rule == "certified_groups", ""
-    if by_group and options.get("most") is None:
-        mean = f" as a mean over groups (every group with an accepted {nouns.one} counts once)"
+    options = outcome.options
+    fields = _fields(outcome, spent, nouns)
+    if _is_stage(outcome):
+        stage = f"As stage {options['stage']} of {options['stages']} only, for the system: "
+        return stage + _OF_SYSTEM.format_map(fields)
+    if outcome.certifies and isinstance(outcome, CascadeOutcome):
+        return _OF_SYSTEM.format_map(fields)
+    words = _words_of(outcome)
+    promise = words.full.format_map(fields)
+    if words.reads_groups or "items" not in options:
+        return promise
     return (
-        f"{certain} the error rate among accepted {nouns.many} is at most {alpha:g}{mean}, in finite samples, if "
-        f"{'groups' if by_group else nouns.asked} {source}{_of_groups(outcome)}"
-    )
-
-
-_WITHOUT_CERTIFICATE = {
-    AVERAGE: (
-        "Asymptotic and on average over calibrations: for independent items the error rate among accepted {many} "
-        "tends to alpha or less as n grows. Not a certificate: about 40 % of calibrations end slightly above alpha."
-    ),
-    "crc_joint": (
-        "P(accepted and wrong) <= {alpha:g} per question, in finite samples for exchangeable items. This is a share of "
-        "all {asked}, not of the accepted ones."
-    ),
-    PEOPLE: (
-        "Asymptotic; not a certificate. The probability over calibrations that the error rate among accepted {many}, "
-        "by people's labels, exceeds {alpha:g} tends to {delta:g} or less as both label sets grow ({people} "
-        "{many} labelled by people, {judge_only} by the judge only). It needs independent {asked} from the source "
-        "that is served later, and a random sample for people."
-    ),
-}
-"""Rules that certify nothing about the accepted answers, and say something all the same."""
-
-
-def _of_groups(outcome: Outcome | CascadeOutcome) -> str:
-    """The sentence about items that come in groups, after a space."""
-    if outcome.rule == "certified_groups":
-        return " Questions within a group may depend on each other."
-    if "items" not in outcome.options:
-        return ""
-    return (
-        f" Of {outcome.options['items']} questions in {outcome.options['groups']} groups one of each group was used, "
-        "picked without looking at scores or labels: the error rate is that of a random question of a random group."
+        f"{promise} Of {options['items']} questions in {options['groups']} groups one of each group was used, picked "
+        "without looking at scores or labels: the error rate is that of a random question of a random group."
     )
 
 
@@ -551,39 +501,12 @@ def caveats(artifact: CalibrationArtifact) -> list[str]:
     ]
 
 
-# -- Items of answers --------------------------------------------------------------------------------------------------
-
-
-def promised_of_items(rule: str, alpha: float) -> str:
-    """What a rule of items promises, as "at most 5 % of the items kept are wrong"."""
-    most = f"at most {percent(alpha)} of"
-    return {
-        "wrong_share": f"{most} the items kept are wrong",
-        "wrong_share_per_answer": f"{most} the items that an answer keeps are wrong, on average over the answers of "
-        "which something is kept",
-        "clean_shown": f"{most} the answers of which something is kept keep a wrong item",
-        "clean_answers": f"{most} all answers keep a wrong item, where an answer of which nothing is kept counts as "
-        "clean",
-    }[rule]
-
-
 def caveats_of(rule: str) -> tuple[str, ...]:
     """What a rule for items leaves out, a sentence each; none for other rules."""
-    if rule not in get_args(ItemRule):
-        return ()
-    own: tuple[str, ...] = (
-        "It is about all items together, not about each field: a rare field may err far more often.",
-        "It says nothing certain about the share of answers with a wrong item; that figure is an estimate.",
-    )
-    if rule == "clean_answers":
-        own = (
-            "An answer of which nothing is kept counts as clean: read the share of answers that show something beside "
-            "it.",
-        )
-    elif rule == "clean_shown":
-        own = ()
-    kept = "It is about what is kept. Recall, the share of the right content that is passed on, is an estimate."
-    return (kept, *own, "Draw once. Drawing again until more is kept breaks the promise.")
+    return _RULES[rule].caveats if rule in _RULES else ()
+
+
+# -- Items of answers --------------------------------------------------------------------------------------------------
 
 
 def share_of(k: int, n: int) -> str:
@@ -638,14 +561,10 @@ def refusal(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> tup
     """What a fit without a threshold found, and the step that helps most."""
     if isinstance(outcome, Infeasible) and labels_are_enough(outcome):
         return _tied(outcome) if outcome.ties else _never_low_enough(outcome, nouns), _better_score(outcome, nouns)
-    alpha, few = outcome.alpha, outcome.reason is InfeasibleReason.TOO_FEW_ITEMS
     if outcome.reason is InfeasibleReason.STAGE_NOT_USED:
         return "The system accepts more when this stage does not answer.", "The other stages answer."
     if isinstance(outcome, CascadeOutcome) or "stage" in outcome.options:
-        seen = f"An error rate of {alpha:g} cannot be certified where the stages begin to answer."
-        if few:
-            seen = f"It takes {outcome.needed} questions without an error at alpha = {alpha:g}; there are {outcome.n}."
-        return seen, f"Label more {nouns.asked}, use better scores or models, or ask for a larger alpha."
+        return _refusal_of_system(outcome, nouns)
     if outcome.reason is InfeasibleReason.NOT_CALIBRATED:
         return (
             "There is no artifact yet, so a person decides about each one.",
@@ -653,15 +572,15 @@ def refusal(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> tup
         )
     if outcome.reason is InfeasibleReason.UNKNOWN_GROUP:
         groups = ", ".join(outcome.options.get("known_groups", ()))
-        seen = f"The question is of none of the groups that have a threshold (they are: {groups})."
-        return seen, "Name its group, or hand it to a person."
-    if outcome.rule in get_args(ItemRule):
-        return _refusal_of_items(outcome)
-    if outcome.rule == PEOPLE:
-        return _refusal_by_people(outcome)
+        return (
+            f"The question is of none of the groups that have a threshold (they are: {groups}).",
+            "Name its group, or hand it to a person.",
+        )
+    if (refusal_of_rule := _words_of(outcome).refusal) is not None:
+        return refusal_of_rule(outcome)
     least = f": one threshold alone takes {outcome.needed} error-free accepted items" if outcome.needed else ""
     at = "" if outcome.delta is None else f" and delta = {outcome.delta:.3g}{least}"
-    items = f"{outcome.n_measured} items are too few for rule {outcome.rule!r} at alpha = {alpha:g}"
+    items = f"{outcome.n_measured} items are too few for rule {outcome.rule!r} at alpha = {outcome.alpha:g}"
     return f"Even without a single error {items}{at}.", f"Label more {nouns.asked}."
 
 
@@ -669,7 +588,16 @@ def labels_are_enough(outcome: Infeasible) -> bool:
     """Whether a fit of whole answers failed by its score and not by its labels; `refusal` then says how to mend it."""
     if outcome.reason not in (InfeasibleReason.RISK_NEVER_LOW_ENOUGH, InfeasibleReason.TIE_BLOCK_TOO_LARGE):
         return False
-    return outcome.rule not in (*get_args(ItemRule), PEOPLE) and "stage" not in outcome.options
+    return _words_of(outcome).refusal is None and "stage" not in outcome.options
+
+
+def _refusal_of_system(outcome: Infeasible | CascadeOutcome, nouns: Nouns) -> tuple[str, str]:
+    finding = f"An error rate of {outcome.alpha:g} cannot be certified where the stages begin to answer."
+    if outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
+        finding = (
+            f"It takes {outcome.needed} questions without an error at alpha = {outcome.alpha:g}; there are {outcome.n}."
+        )
+    return finding, f"Label more {nouns.asked}, use better scores or models, or ask for a larger alpha."
 
 
 def _tied(outcome: Infeasible) -> str:
@@ -748,3 +676,129 @@ def _refusal_by_people(outcome: Infeasible) -> tuple[str, str]:
         f"judge's labels does not show an error rate of {outcome.alpha:g}.",
         "Label more by hand, or use a larger alpha or a better score.",
     )
+
+
+# -- The words of each rule: a rule with words of its own has a row ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _RuleWords:
+    """What is said about a threshold rule. Names in braces are those of `_fields`.
+
+    Attributes:
+        short: The promise in a line, without a full stop.
+        full: The promise with its assumptions.
+        caveats: What it leaves out, a sentence each.
+        refusal: What a fit without a threshold found, and the step that helps most; None: by its score, see `refusal`.
+        reads_groups: Whether it reads all items of a group; otherwise one of each group is used.
+    """
+
+    short: str
+    full: str
+    caveats: tuple[str, ...] = ()
+    refusal: Callable[[Infeasible], tuple[str, str]] | None = None
+    reads_groups: bool = False
+
+
+_SURE = "With probability at least {sure} over calibrations"
+_IF_DRAWN = "are independent draws from the same source."
+_OF_SYSTEM = (
+    _SURE
+    + " the error rate among the system's {nouns.many} is at most {fit.alpha:g}, in finite samples, if {nouns.asked} "
+    + _IF_DRAWN
+) + " The thresholds lie on a path made of these questions' own scores, which is tested, not proved."
+_CERTIFICATE = _RuleWords(
+    short="at most {target} of the {nouns.given} are wrong, with {confidence} confidence",
+    full=_SURE
+    + " the error rate among accepted {nouns.many} is at most {fit.alpha:g}, in finite samples, if {nouns.asked} "
+    + _IF_DRAWN,
+)
+"""Rule certified, and a rule of one's own that certifies."""
+_NO_CERTIFICATE = _RuleWords(
+    short="not a certificate", full="Not a certificate: rule {fit.rule} promises nothing about new {nouns.asked}."
+)
+"""A rule that certifies nothing and has no row."""
+
+
+def _of_items(promise: str, *caveats: str) -> _RuleWords:
+    """The words of a rule for items, of which at most alpha of what is named may be wrong."""
+    promise = "at most {target} of " + promise
+    return _RuleWords(
+        short=promise + ", with {confidence} confidence",
+        full=f"{_SURE}, {promise}, if answers {_IF_DRAWN} Items of an answer may depend on each other.",
+        caveats=(
+            "It is about what is kept. Recall, the share of the right content that is passed on, is an estimate.",
+            *caveats,
+            "Draw once. Drawing again until more is kept breaks the promise.",
+        ),
+        refusal=_refusal_of_items,
+        reads_groups=True,
+    )
+
+
+_OF_ALL_ITEMS = (
+    "It is about all items together, not about each field: a rare field may err far more often.",
+    "It says nothing certain about the share of answers with a wrong item; that figure is an estimate.",
+)
+_RULES: Final[dict[str, _RuleWords]] = {
+    "certified_groups": _RuleWords(
+        short=_CERTIFICATE.short + ", as a mean over groups",
+        full=_SURE
+        + " the error rate among accepted {nouns.many} is at most {fit.alpha:g}{mean}, in finite samples, if groups "
+        + _IF_DRAWN
+        + " Questions within a group may depend on each other.",
+        reads_groups=True,
+    ),
+    "wrong_share": _of_items("the items kept are wrong", *_OF_ALL_ITEMS),
+    "wrong_share_per_answer": _of_items(
+        "the items that an answer keeps are wrong, on average over the answers of which something is kept",
+        *_OF_ALL_ITEMS,
+    ),
+    "clean_shown": _of_items("the answers of which something is kept keep a wrong item"),
+    "clean_answers": _of_items(
+        "all answers keep a wrong item, where an answer of which nothing is kept counts as clean",
+        "An answer of which nothing is kept counts as clean: read the share of answers that show something beside it.",
+    ),
+    AVERAGE: _RuleWords(
+        short="on average over calibrations, not a certificate",
+        full="Asymptotic and on average over calibrations: for independent items the error rate among accepted "
+        "{nouns.many} tends to alpha or less as n grows. Not a certificate: about 40 % of calibrations end slightly "
+        "above alpha.",
+    ),
+    "crc_joint": _RuleWords(
+        short=_NO_CERTIFICATE.short,
+        full="P(accepted and wrong) <= {fit.alpha:g} per question, in finite samples for exchangeable items. This is a "
+        "share of all {nouns.asked}, not of the accepted ones.",
+    ),
+    PEOPLE: _RuleWords(
+        short="asymptotic, not a certificate",
+        full="Asymptotic; not a certificate. The probability over calibrations that the error rate among accepted "
+        "{nouns.many}, by people's labels, exceeds {fit.alpha:g} tends to {fit.delta:g} or less as both label sets "
+        "grow ({fit.options[people]} {nouns.many} labelled by people, {fit.options[judge_only]} by the judge only). It "
+        "needs independent {nouns.asked} from the source that is served later, and a random sample for people.",
+        refusal=_refusal_by_people,
+    ),
+}
+
+
+def _words_of(outcome: Outcome | CascadeOutcome) -> _RuleWords:
+    """The row of a rule; nothing that certifies nothing is given the words of a certificate."""
+    without_row = _CERTIFICATE if outcome.certifies else _NO_CERTIFICATE
+    words = _RULES.get(outcome.rule, without_row)
+    return words if ("{sure}" in words.full) == outcome.certifies else without_row
+
+
+def _fields(outcome: Outcome | CascadeOutcome, spent: Spent | None, nouns: Nouns) -> dict[str, object]:
+    """The figures of a fit and the words of what it judges, for the sentences of its rule."""
+    fields: dict[str, object] = {"fit": outcome, "nouns": nouns, "target": percent(outcome.alpha), "mean": ""}
+    if outcome.options.get("most") is None:  # of certified_groups: without a bound of its size a group counts once
+        fields["mean"] = f" as a mean over groups (every group with an accepted {nouns.one} counts once)"
+    if outcome.certifies or _is_stage(outcome):
+        failure = _failure(outcome, spent)
+        fields |= {"confidence": percent(1 - failure), "sure": sure(failure)}
+    return fields
+
+
+def _is_stage(outcome: Outcome | CascadeOutcome) -> bool:
+    """Whether this is one stage's share of a certified cascade, whose promise is that of the whole system."""
+    return outcome.rule == CERTIFIED and "stage" in outcome.options

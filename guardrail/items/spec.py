@@ -24,7 +24,7 @@ MOST_ITEMS = 1_000
 200,000 values takes over a minute within a request, and no such list is decided field by field."""
 
 ItemRule = Literal["wrong_share", "wrong_share_per_answer", "clean_shown", "clean_answers"]
-"""A promise about items; see `guardrail.describe.promised_of_items`."""
+"""A promise about items; `guardrail.describe` has each in words."""
 Count = Annotated[int, Field(ge=0)]
 
 

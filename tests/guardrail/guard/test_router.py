@@ -139,9 +139,14 @@ def test_groups_share_one_draw_and_each_compares_it_with_its_own_threshold() -> 
 
 
 def test_a_router_on_the_abstention_path_gets_the_route() -> None:
-    bigger = ScriptedChat(script={HALF: ["yes"] * 11}, name_of_model="bigger")
-    router = Router.of(MODEL, ARTIFACT, on_abstain=Router.of(bigger, router_artifact(bigger)))
-    assert router.invoke(HALF, named("hard")).content == "yes"
+    """A stronger model that got another group would answer by the threshold of another tenant: here by none."""
+    bigger = ScriptedChat(script={HALF: ["from nine to five"] * 11}, name_of_model="bigger")
+    thresholds = {"easy": None, "hard": 0.1, ALL_OTHERS: None}
+    parts = {name: make_artifact(bigger, threshold=threshold, n=10) for name, threshold in thresholds.items()}
+    router = Router.of(MODEL, ARTIFACT, on_abstain=Router.of(bigger, RouterArtifact(artifacts=parts)))
+    answered = router.invoke(HALF, named("hard"))
+    assert answered.content == "from nine to five"
+    assert decided(answered) == HARD  # the first model held its own answer back
 
 
 def test_a_router_of_routers_answers_by_the_innermost_route() -> None:
@@ -216,19 +221,23 @@ def test_groups_of_different_procedures_are_no_router() -> None:
 
 def test_all_groups_together_hold_with_one_minus_the_sum_of_what_they_spend() -> None:
     """By the union bound .95 for two groups at .02 and .03; a group without a threshold promises nothing."""
-    easy, hard, closed = (ARTIFACT.artifacts[name] for name in ("easy", "hard", "closed"))
-    parts = {
-        "a": easy.model_copy(update={"spent": Spent(fits=1, delta=0.02)}),
-        "b": hard.model_copy(update={"spent": Spent(fits=1, delta=0.03)}),
-        "c": closed.model_copy(update={"spent": Spent(fits=1, delta=0.5)}),
-    }
-    assert together(RouterArtifact(artifacts=parts)) == (
+
+    def spending(**deltas: float) -> RouterArtifact:
+        """Certificates by the name of their group, each with what the fits on its labels spend."""
+        certificate = {"rule": "certified", "certifies": True, "delta": 0.01}
+        parts = {}
+        for name, delta in deltas.items():
+            part = ARTIFACT.artifacts[name]
+            outcome = part.outcome.model_copy(update=certificate)
+            parts[name] = part.model_copy(update={"outcome": outcome, "spent": Spent(fits=1, delta=delta)})
+        return RouterArtifact(artifacts=parts)
+
+    assert together(spending(easy=0.02, hard=0.03, closed=0.5)) == (
         "All 2 thresholds hold at once, and so for any mix of the groups, with 95 % confidence; each by itself with "
         "97 %."
     )
     # Each at .6 (share=each): the bound for both together is empty, and says nothing as "0 %".
-    spent = {name: part.model_copy(update={"spent": Spent(fits=1, delta=0.6)}) for name, part in parts.items()}
-    assert together(RouterArtifact(artifacts=spent)) == (
+    assert together(spending(easy=0.6, hard=0.6)) == (
         "Each of the 2 thresholds holds with 40 % confidence. Nothing is promised about all of them at once, nor about "
         "a mix of the groups."
     )
