@@ -52,6 +52,12 @@ class Labelling(Frozen):
         """Whether people are asked, and not only read from a file."""
         return self.interactive or self.review_store is not None
 
+    def labels_for(self, records: Path) -> Path | None:
+        """The file of people's labels; where they are asked and none is named, one beside the records."""
+        if self.labels is None and self.asks:
+            return records.with_name(f"{records.stem}.labels.jsonl")
+        return self.labels
+
 
 def ask_people(file: RecordFile, queue: Sequence[Record], labelling: Labelling, labels: Path) -> bool:
     """Have people label these records of a file, or all their items, in order; whether all have their labels.
