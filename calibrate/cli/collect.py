@@ -90,12 +90,13 @@ def collect(
     unknown = sum(not question.references for question in loaded)
     if unknown:
         without = f"{unknown} of {len(loaded)} questions have no reference. People can label their answers"
-        print_line(
-            f"{without}: score them, and let `calibrate sample` draw which. To label 300 from the lower half of the "
-            f"scores takes {POOL_FACTOR * 300 * 2} questions."
-            if not settings.items
-            else f"{without} item by item: score them, and `calibrate label --cut` asks about the certain items only."
-        )
+        if settings.items:
+            print_line(f"{without} item by item: score them, then `calibrate label --items --interactive`.")
+        else:
+            print_line(
+                f"{without}: score them, and let `calibrate sample` draw which. To label 300 from the lower half of "
+                f"the scores takes {POOL_FACTOR * 300 * 2} questions."
+            )
     by_items = " --items" if settings.items else ""
     finish([out], f"calibrate score {listed([out])}{by_items}")
 

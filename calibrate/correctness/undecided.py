@@ -23,8 +23,8 @@ def with_decided(file: RecordFile, decided: RecordFile, decider: str) -> RecordF
     """The file with the labels of the answers that were undecided; all others keep theirs.
 
     Undecided answers count as wrong, so a label only takes errors away. Rule "certified" tests the same thresholds in
-    the same order on fewer errors, so its threshold only grows. If one on the way breaks the promise, the last one does,
-    too: wherever people stop, all of these are one fit (docs/guarantees.md, "The ledger").
+    the same order on fewer errors, so its threshold only grows. If one on the way breaks the promise, the last
+    one does, too: wherever people stop, all of these are one fit (docs/guarantees.md, "The ledger").
 
     Args:
         file: The file that a rule labelled.

@@ -365,3 +365,20 @@ def test_options_of_whole_answers_are_refused_by_the_name_that_was_typed(command
     """A user looks for the option in the command that failed; one without effect must not pass for used."""
     shown = printed(called(command, "records.jsonl", "--items", option, "any"), 2)
     assert f"{option} is about whole answers: leave it out with --items." in " ".join(shown.split())
+
+
+def test_collect_without_references_names_a_command_that_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has no references copies the command that is shown, and must not end at "no such option"."""
+    records = invoices(20)
+    monkeypatch.setattr("calibrate.cli.collect.resolve_model", lambda name: answering(records))
+    monkeypatch.chdir(tmp_path)
+    rows = [{"id": record.id, "question": record.question} for record in records]
+    Path("q.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    shown = printed(called("collect", "q.jsonl", "--model", "python:a:b", "--items", "--n", "5"))
+    command = re.search(r"then `calibrate (label [^`]*)`", " ".join(shown.split()))
+    assert command is not None
+    printed(called("score", "records.jsonl", "--items"))
+    name, *flags = shlex.split(command[1])
+    assert "0 of 20 are labelled or skipped" in printed(called(name, "records.jsonl", *flags))  # no key is pressed
