@@ -30,8 +30,9 @@ from ..evaluation.promise_test import PromiseTest
 from ..spec_syntax import estimator_flags, written
 from .frame.app import command
 from .frame.files import open_pool, warn_undecided
-from .frame.flags import TableFlags, flag, load_settings, with_flags
+from .frame.flags import flag, load_settings, with_flags
 from .frame.next_commands import fresh_command, listed
+from .frame.table_flags import TableFlags
 from .frame.terminal import console, finish, print_line, print_warning, quiet, table
 from .frame.verdicts import print_audits, print_paths
 
@@ -48,7 +49,7 @@ class Asked(TableFlags):
     level: float = flag("", "Probability of a false verdict, or of a false alarm.", 0.05)
     anytime: bool = flag("", "Verdicts that hold however often a growing file is audited.", False)
     unlabelled: bool = flag("", "Without labels: compare the scores with those at calibration.", False)
-    as_json: bool = flag("", "The result as JSON, for programs.", False, "--json")
+    as_json: bool = flag("", "The result as JSON, for programs.", False, name="--json")
 
 
 @command("audit", "calibrating.md#audit")

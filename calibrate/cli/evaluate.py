@@ -25,8 +25,9 @@ from ..report.figures import across_alpha
 from ..rules import compared_rules
 from .frame.app import command
 from .frame.files import keep_inputs, open_files, pool_of, warn_undecided, warn_unlike
-from .frame.flags import TableFlags, Texts, flag, load_settings, with_flags
+from .frame.flags import Texts, flag, load_settings, with_flags
 from .frame.items import refuse_with_items
+from .frame.table_flags import TableFlags
 from .frame.terminal import console, finish, print_line, table
 
 ITEM_ALPHAS = (0.05, 0.1, 0.15, 0.2)
@@ -52,7 +53,7 @@ class Comparison(TableFlags):
     )
     figure: Path | None = flag("", "PNG with the paper's panels: risk and acceptance by alpha.")
     csv: Path | None = flag("", "Write the table here.")
-    json_path: Path | None = flag("", "Write everything here.", None, "--json")
+    json_path: Path | None = flag("", "Write everything here.", name="--json")
     items: bool = flag("", "Keep or hold back each item (field of JSON).", False)
 
     @property

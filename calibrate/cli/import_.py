@@ -26,10 +26,11 @@ from ..items.documents import import_documents
 from ..scoring.metrics import auroc_interval
 from .frame.app import command
 from .frame.files import keep_inputs
-from .frame.flags import TableFlags, load_settings, with_flags
+from .frame.flags import load_settings, with_flags
 from .frame.next_commands import listed, next_step
 from .frame.options import COLUMNS, MODEL_HELP, flags_under, refuse_options
 from .frame.settings import ImportedPlan
+from .frame.table_flags import TableFlags
 from .frame.terminal import finish, print_line
 
 column_flag = flags_under(COLUMNS)

@@ -23,9 +23,10 @@ from ..report.facts import facts
 from ..rules import RULES
 from .frame.app import command
 from .frame.files import keep_inputs, open_pool
-from .frame.flags import TableFlags, flag, load_settings, with_flags
+from .frame.flags import flag, load_settings, with_flags
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import chosen_estimator
+from .frame.table_flags import TableFlags
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_cascade, print_facts, print_more, print_router, print_verdict
 
@@ -37,7 +38,7 @@ class Page(TableFlags):
     out: Path = flag("", "HTML file; figures go next to it.", Path("report.html"), "-o")
     test: tuple[Path, ...] = flag("", "Record file kept out of the fit, if it is another.", (), metavar="FILE")
     splits: NonNegativeInt = flag("", "Random splits for the table of rules; 0 leaves it out.", 100)
-    as_json: bool = flag("", "An artifact alone: its content, for programs.", False, "--json")
+    as_json: bool = flag("", "An artifact alone: its content, for programs.", False, name="--json")
 
 
 @command("report", "calibrating.md#report")

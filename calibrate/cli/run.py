@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,26 +78,30 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     keep_inputs(read, [settings.out / name for name in names])
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
     questions, test_questions = _splits(settings, groups)
-    key = _checked(settings, questions)  # before the model, which may take minutes to load; "auto" for auto
+    _refuse_settings(settings, questions)  # before the model, which may take minutes to load
+    score = _score_to_fit(settings, questions)
     for line in _forecast(settings, questions, test_questions):
         print_line(line)
     model = resolve_model(settings.model)
-    of = f"of {len(questions) + len(test_questions)}"
-    records = _records(settings, model, questions, settings.records_path, f"asking {len(questions)} {of}, to calibrate")
-    if key != ITEMS:
+    total = len(questions) + len(test_questions)
+    records = _records(
+        settings, model, _Part("to calibrate", questions, total, settings.questions, settings.records_path)
+    )
+    if not settings.items:
         print_label_checks(records)
         if not settings.trust_labels:
             refuse_broken(records)
     test = None
     if test_questions:
-        title = f"asking {len(test_questions)} {of}, to test"
-        test = _records(settings, model, test_questions, settings.test_path, title)
+        source = settings.test_questions or settings.questions
+        part = _Part("to test", test_questions, total, source, settings.test_path, like=settings.records_path)
+        test = _records(settings, model, part)
     fitted = fit_by_rule(
         FitJob(
             records=(settings.records_path,),
             out=settings.out / "artifact.json",
             alpha=settings.alpha,
-            score=(key,),
+            score=(score,),
             rule=settings.rule,
             test=() if test is None else (test.path,),
             cluster_by_group=settings.cluster_by_group,
@@ -119,11 +124,12 @@ def _report(config: Path | None, settings: RunSettings, fitted: Fitted) -> list[
     """Write the page about the run, and return its files."""
     opened = fitted.opened
     flags = settings.as_flags(signature(run).parameters.keys(), ("max_concurrency", "batch_size", "price"))
-    same = [] if config is None else [f"# or, as it was run, with settings from {config}"]
-    test, told = () if opened.test is None else opened.test.records, (fitted.audited, fitted.text)
-    page = Report.of(fitted.artifact, opened.part, opened.key, test, told=told)
+    commands = [f"calibrate run {flags}"]
+    if config is not None:
+        commands.append(f"# or, as it was run, with settings from {config}")
+    test = () if opened.test is None else opened.test.records
+    page = Report.of(fitted.artifact, opened.part, opened.key, test, told=(fitted.audited, fitted.text))
     with bar(console, "writing the report", "splits") as progress:
-        commands = [f"calibrate run {flags}", *same]
         return page.write(settings.out / "report.html", splits=settings.splits, commands=commands, progress=progress)
 
 
@@ -133,7 +139,8 @@ _WHOLE_ANSWERS = ("score", "scorer", "correctness", "judge_model", "trust_labels
 
 def _forecast(settings: RunSettings, questions: Sequence[Question], test_questions: Sequence[Question]) -> list[str]:
     """Lines about the calls, the time and the price of each part; answers on file cost nothing again."""
-    plan, parts = settings.plan(questions), [(questions, settings.records_path), (test_questions, settings.test_path)]
+    plan = settings.plan(questions)
+    parts = [(questions, settings.records_path), (test_questions, settings.test_path)]
     local = settings.model.startswith("transformers:")
     lines = asking(parts, plan, settings.scorers(), settings, local=local, price=settings.price)
     if not settings.items:  # their scores and labels take no calls
@@ -152,7 +159,8 @@ def _splits(settings: RunSettings, groups: Groups) -> tuple[Sequence[Question], 
         return split(questions, test_fraction=settings.test_fraction, seed=settings.seed, groups=groups)
     test = read_questions(settings.test_questions, settings.questions_format, require_references=True)
     known = {question.id for question in questions} | {question.asked for question in questions}
-    if shared := [question.id for question in test if known & {question.id, question.asked}]:
+    shared = [question.id for question in test if known & {question.id, question.asked}]
+    if shared:
         raise UsageError(
             f"{len(shared)} questions are in both {settings.questions} and {settings.test_questions}, e.g. "
             f"{shared[0]!r}. A test on questions that were fitted on proves nothing: remove them from one file."
@@ -160,14 +168,14 @@ def _splits(settings: RunSettings, groups: Groups) -> tuple[Sequence[Question], 
     return questions, test
 
 
-def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
-    """Return the key of the estimator; refuse settings that would otherwise fail only after all calls are paid."""
+def _refuse_settings(settings: RunSettings, questions: Sequence[Question]) -> None:
+    """Refuse settings that would otherwise fail only after all calls are paid."""
     settings.plan(questions)
     settings.prompt(questions)
     if settings.items:
         refuse_with_items(**{name: getattr(settings, name) for name in _WHOLE_ANSWERS})
         target_of("item", settings.rule, alpha=settings.alpha, cap=settings.cap or 1)
-        return ITEMS
+        return
     target_of("answer", settings.rule, alpha=settings.alpha)
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness)
@@ -175,48 +183,68 @@ def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
         make_rule(settings.correctness)
     if settings.scorer and (settings.score or settings.calls is not None):
         raise UsageError("--scorer is the score of the run. Leave --score and --calls out.")
+
+
+def _score_to_fit(settings: RunSettings, questions: Sequence[Question]) -> str:
+    """What `fit` takes as its score: the key of one, "auto" for the best one, or "items".
+
+    Raises:
+        UsageError: The score ranks questions, and these are too few for the ranks and a fit.
+    """
+    if settings.items:
+        return ITEMS
     if settings.score_name == AUTO:
         return AUTO
     (chosen,) = settings.estimators(questions)
-    if ranked_parts(chosen):
-        _refuse_few(chosen, questions)
-    return estimator_key(chosen)
-
-
-def _refuse_few(chosen: Estimator, questions: Sequence[Question]) -> None:
-    """Refuse a score that ranks questions where these are too few for the ranks and a fit."""
-    if len(questions) < 2 * FEWEST:
+    if ranked_parts(chosen) and len(questions) < 2 * FEWEST:
         raise UsageError(
             f"{estimator_key(chosen)} takes {round(1.1 * FEWEST)} questions for its ranks, which the fit does not use, "
             f"and there are {len(questions)} (of at least {2 * FEWEST}). Ask more questions, or give --calls 1."
         )
+    return estimator_key(chosen)
 
 
-def _records(
-    settings: RunSettings, model: BaseChatModel, questions: Sequence[Question], path: Path, title: str
-) -> RecordFile:
-    """Collect, score and label the questions of the fit or of the test; the file on disk is complete afterwards."""
-    is_test = path == settings.test_path
-    source = settings.test_questions if is_test and settings.test_questions else settings.questions
-    ask(questions, model, path, settings, name=source.name, title=title)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The questions of the fit, or of the test.
+
+    Attributes:
+        purpose: "to calibrate" or "to test".
+        questions: The questions.
+        total: The number of questions of both parts.
+        source: The file they are from.
+        path: The record file to write.
+        like: For the test: the records of the fit, whose ranks and cap of items hold for it as well.
+    """
+
+    purpose: str
+    questions: Sequence[Question]
+    total: int
+    source: Path
+    path: Path
+    like: Path | None = None
+
+
+def _records(settings: RunSettings, model: BaseChatModel, part: _Part) -> RecordFile:
+    """Collect, score and label the questions of a part; the file on disk is complete afterwards."""
+    path = part.path
+    title = f"asking {len(part.questions)} of {part.total}, {part.purpose}"
+    ask(part.questions, model, path, settings, name=part.source.name, title=title)
     refuse_failed(read_records(path).records, allowed=settings.without_failed)  # before a judge is paid
     if settings.items:
-        # The spec of the first file holds for the test as well: a cap must not follow from other answers.
-        first = stored_spec(read_records(settings.records_path)) if is_test else None
-        how = ScoreItems(settings.cap, settings.field_judge, settings.key_field, settings.optional_field)
-        score_by_items(path, path, how, first)
+        spec = None if part.like is None else stored_spec(read_records(part.like))
+        options = ScoreItems(settings.cap, settings.field_judge, settings.key_field, settings.optional_field)
+        score_by_items(path, path, options, spec)
         label_by_items(path, path, None)
         return read_records(path)
-    estimators = _estimators(settings, questions)
+    estimators = _estimators(settings, part.questions)
     if uses_models(estimators):  # their verdicts are kept next to the records
         cache = PairCache(pair_cache(path))
         estimators = [with_cache(estimator, cache) for estimator in estimators]
-    # Test questions are ranked like those of the fit.
-    ranks = settings.records_path if is_test else None
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
         def scored_and_labelled(file: RecordFile) -> RecordFile:
-            scored = score_records(file, estimators, ranks=ranks, progress=progress)
+            scored = score_records(file, estimators, ranks=part.like, progress=progress)
             rule = rule_from(file, settings.correctness, settings.judge_model)
             return label_file(scored, rule)
 

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class AcceptedError(Frozen):
-    """The error rate among accepted answers, from audits. Answers without a decision count as wrong; see `Missing`."""
+    """The error rate among accepted answers, from audits.
+
+    Answers without a decision count as wrong, except in `low`, so that the interval holds whatever they are; `Missing`
+    says which of them are used.
+    """
 
     estimate: float
     """Wrong audited answers, each weighted by 1 / audit rate, over all audited answers weighted alike."""
@@ -50,7 +54,8 @@ def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedEr
         return None
     wrong = [item for item in audits if not item.correct]
     accepted = _weight(pool.audits)
-    # Of a call that was held back for some arguments, only audits are in the pool: each stands for 1 / its rate.
+    # Each stands for 1 / its chance. A call that was held back as a whole has chance 1. One that was held back for some
+    # of its arguments is in the pool only as an audit (`ReviewPool.partial`): at an audit rate of .1 it stands for ten.
     held_back = _weight([item for item in pool.items if not item.audited and item.verdict.uncertainty.measured])
     return AcceptedError(
         estimate=_weight(wrong) / _weight(audits),
@@ -92,16 +97,16 @@ def given_items(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[int, in
     Returns:
         Wrong items, all items, and the share of wrong ones, each weighted by 1 / audit rate.
     """
-    given = []  # whether each item is right, and the chance of its audit
+    given_out: list[tuple[bool, float]] = []  # whether each item is right, and the chance of its audit
     for item in settled([item for item in pool.audits if item.verdict.by_items], missing):
         labels = item.labels or (None,) * len(item.verdict.items)
         pairs = zip(item.verdict.items, labels, strict=True)
-        given += [(label is True, item.chance) for judged, label in pairs if judged.kept]
-    if not given:
+        given_out += [(label is True, item.chance) for judged, label in pairs if judged.kept]
+    if not given_out:
         return None
-    wrong = [chance for is_right, chance in given if not is_right]
-    share = sum(1 / chance for chance in wrong) / sum(1 / chance for _, chance in given)
-    return len(wrong), len(given), share
+    wrong = [chance for is_right, chance in given_out if not is_right]
+    share = sum(1 / chance for chance in wrong) / sum(1 / chance for _, chance in given_out)
+    return len(wrong), len(given_out), share
 
 
 def feed(pool: ReviewPool, monitor: RiskMonitor, *, missing: Missing = "wait", progress: Progress = silent) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -117,8 +117,8 @@ def waiting(rows: Sequence[Reviewed], missing: Missing, what: str = "decisions")
 
 
 def _oldest_open(rows: Sequence[Reviewed]) -> int:
-    """The place of the oldest open row; behind the last one if none is open."""
-    return next((place for place, row in enumerate(rows) if row.open), len(rows))
+    """The index of the oldest open row; the number of rows if none is open."""
+    return next((index for index, row in enumerate(rows) if row.open), len(rows))
 
 
 # -- Answers that an artifact judged -----------------------------------------------------------------------------------
@@ -231,7 +231,9 @@ def all_items(store: ReviewStore) -> Iterator[Item]:
 
 def said(action: str) -> Said:
     """What a decision says of the candidate. A person who answers in its place, the agent or the user, rejects it."""
-    return "approve" if action == "approve" else "edit" if action == "edit" else "reject"
+    if action == "approve":
+        return "approve"
+    return "edit" if action == "edit" else "reject"
 
 
 def name_of(item: Item) -> str:
@@ -295,7 +297,7 @@ def _as_shown(item: Item, verdict: Verdict) -> Verdict:
 def _item_labels(item: Item, verdict: Verdict) -> tuple[bool | None, ...]:
     """The labels of a decided item. A decision about the whole says something about each item only if it approves."""
     assert item.decision is not None, "it has an action"
-    decided = {each.path: each.action == "approve" for each in item.decision.items}
+    decided = {decision.path: decision.action == "approve" for decision in item.decision.items}
     whole = True if item.decision.action == "approve" else None
     return tuple(decided.get(item.path, whole) for item in verdict.items)
 
@@ -323,16 +325,25 @@ def _one_label_each(items: Sequence[ReviewedItem]) -> tuple[tuple[ReviewedItem, 
         if item.labels:
             labels_of[_content(item)].append(item.labels)
     decided_in = {(_content(item), item.context) for item in items if item.labels}
-    both_ways, labelled = 0, []
+    both_ways = 0
+    labelled: list[ReviewedItem] = []
     for item in items:
         content = _content(item)
         same = labels_of[content] if (content, item.context) in decided_in else []
         given = [set(some) for some in zip(*same, strict=True)]  # for the answer, or for each item of it
-        both_ways += any({True, False} <= some for some in given)
-        labels = tuple(False if False in some else True if True in some else None for some in given)
+        if any({True, False} <= some for some in given):
+            both_ways += 1
+        labels = tuple(_strictest(some) for some in given)
         correct = _answer_right(item.verdict, labels)
         labelled.append(replace(item, labels=labels, correct=correct, open=item.open and not labels))
     return tuple(labelled), both_ways
+
+
+def _strictest(labels: Set[bool | None]) -> bool | None:
+    """Wrong if anybody said so, else right if anybody did."""
+    if False in labels:
+        return False
+    return True if True in labels else None
 
 
 def _content(item: ReviewedItem) -> str:
@@ -340,8 +351,8 @@ def _content(item: ReviewedItem) -> str:
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()
-    places = [each.path for each in item.verdict.items] if item.verdict.by_items else []
-    return canonical_json([item.question.strip(), item.messages, text, calls, places])
+    paths = [judged.path for judged in item.verdict.items] if item.verdict.by_items else []
+    return canonical_json([item.question.strip(), item.messages, text, calls, paths])
 
 
 def _refuse_different(artifacts: Sequence[CalibrationArtifact]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -47,7 +48,7 @@ def whole_forecasts() -> None:
 def _short_forecasts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit without a certificate simulates 60 calibrations at each of seven sizes, a fifth of the time of commands."""
     if "whole_forecasts" not in request.fixturenames:
-        monkeypatch.setitem(labels_needed.__kwdefaults__ or {}, "repetitions", 3)
+        monkeypatch.setattr("calibrate.report.assessment.labels_needed", partial(labels_needed, repetitions=3))
 
 
 def outline(_: object, stream: IO[bytes], *, format: str, **__: object) -> None:

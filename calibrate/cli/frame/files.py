@@ -6,22 +6,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from guardrail.errors import UsageError, require
 from guardrail.files import refuse_special, sqlite_path
-from guardrail.notebook import percent
 
 from ...data.columns import open_each
 from ...data.formats.field_map import ImportSettings
 from ...data.formats.read import graded_file, is_table
 from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, write_records
-from ...data.table import table_of
-from ...evaluation.promise_test import DIFFERENT
+from ...evaluation.unlike import unlike_file
 from ...ledger import Ledger
 from ...scope import waiting_of
-from ...scoring.metrics import fisher_exact, ks_two_sample
 from .terminal import console, print_line, print_warning
 
 if TYPE_CHECKING:
@@ -93,46 +88,22 @@ def pool_of(files: Sequence[RecordFile]) -> RecordFile:
 
 
 def warn_unlike(files: Sequence[RecordFile], key: str) -> None:
-    """Warn if scores or share of wrong answers of a file differ from those of the others (p < .01 over all files).
-
-    Kolmogorov-Smirnov for the scores, Fisher's exact test for the shares.
-    """
-    for file in files if len(files) > 1 else ():
-        others = [each for each in files if each is not file]
-        p, how = min(_unlike_scores(key, file, others), _unlike_labels(file, others))
-        if p < DIFFERENT / (2 * len(files)):
-            print_line(
-                f"{file.path} looks different from the other files ({how}, p = {p:.1g}): the promise is for questions "
-                "mixed as here, and for neither kind alone. Fit on the files that are like the questions at run time.",
-                "yellow",
-            )
-            return
-
-
-def _unlike_scores(key: str, file: RecordFile, others: Sequence[RecordFile]) -> tuple[float, str]:
-    own, rest = file.records.scores(key), np.concatenate([each.records.scores(key) for each in others])
-    own, rest = own[~np.isnan(own)], rest[~np.isnan(rest)]
-    if not min(own.size, rest.size):
-        return 1.0, ""
-    distance, p = ks_two_sample(own, rest)
-    return p, f"largest distance of {key} {distance:.2f}"
-
-
-def _unlike_labels(file: RecordFile, others: Sequence[RecordFile]) -> tuple[float, str]:
-    own, *rests = (table_of(each.records).counted_labels() for each in (file, *others))
-    rest = np.concatenate(rests)
-    n, n_rest = int((own >= 0).sum()), int((rest >= 0).sum())
-    if not min(n, n_rest):
-        return 1.0, ""
-    wrong, of_rest = int((own == 0).sum()), int((rest == 0).sum())
-    p = fisher_exact(wrong, n, of_rest, n_rest)
-    return p, f"{percent(wrong / n)} of its answers are wrong, {percent(of_rest / n_rest)} there"
+    """Warn if a file looks as if its questions were of another kind than the others' (`unlike_file`)."""
+    unlike = unlike_file(files, key)
+    if unlike is not None:
+        path, difference = unlike
+        print_line(
+            f"{path} looks different from the other files ({difference.text}, p = {difference.p:.1g}): the promise is "
+            "for questions mixed as here, and for neither kind alone. Fit on the files that are like the questions at "
+            "run time.",
+            "yellow",
+        )
 
 
 def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
     """Return the record file that a command changes and the one it writes; several files are first written as one.
 
-    The fits on the labels are counted beside another file, too.
+    Each fit on the labels spends its delta, under every name of the file: the ledger of fits is copied beside ``out``.
 
     Raises:
         UsageError: Several files without ``--out``, or files that cannot be one.
@@ -186,7 +157,8 @@ def warn_incomplete(file: RecordFile) -> None:
 
 def warn_undecided(file: RecordFile) -> None:
     """Say how many answers count as wrong although the rule did not decide them."""
-    if n := int(file.records.undecided().sum()):
+    n = int(file.records.undecided().sum())
+    if n:
         print_warning(
             f"{n} of {len(file.records)} answers of {file.path} are undecided and count as wrong. Labels of a rule "
             f"are completed with: calibrate label {file.typed} --undecided --interactive"

@@ -29,10 +29,11 @@ from ...report.assessment import Found, VerdictText, second_look, verdict_text
 from ...report.facts import auroc_of
 from ...scoring.scores import refuse_failed
 from .files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
-from .flags import TableFlags, Texts, flag
+from .flags import Texts, flag
 from .labels import print_structured
 from .next_commands import fresh_command, listed
 from .options import LABELS, PROMISE, chosen_estimator
+from .table_flags import TableFlags
 from .terminal import print_line
 from .verdicts import print_choice, print_paths, print_verdict
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -18,77 +17,97 @@ from typer.models import ArgumentInfo
 from guardrail.errors import UsageError, did_you_mean, require
 from guardrail.types import Frozen
 
-from ...data.formats.field_map import ImportSettings, parse_map
-from .options import COLUMNS, HEADINGS
+from .options import HEADINGS
 
 
-def flag(panel: str, description: str, default: Any = None, short: str = "", metavar: str = "", **limits: Any) -> Any:
-    """A field that is also a flag, under a heading of the help; its description is the help.
+def flag(
+    panel: str,
+    description: str,
+    default: Any = None,
+    short: str = "",
+    metavar: str = "",
+    *,
+    name: str = "",
+    **limits: Any,
+) -> Any:
+    """A field that is also a flag.
 
-    ``short`` is its short form, or where it begins with two hyphens its name, if that is not the field's.
+    Args:
+        panel: Heading of the help under which it stands; one of `HEADINGS`.
+        description: Its help.
+        default: Value of the field where the flag is left out.
+        short: Short form: "-o".
+        metavar: Its value in the help.
+        name: The flag: "--json"; default: the name of the field, with hyphens.
+        **limits: Further arguments of `pydantic.Field`.
     """
-    extra: dict[str, Any] = {"panel": panel, "short": short, "metavar": metavar}
+    extra: dict[str, Any] = {"panel": panel, "short": short, "metavar": metavar, "name": name}
     return Field(default=default, description=description, json_schema_extra=extra, **limits)
 
 
 def with_flags(kind: type[Frozen]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command a flag for each setting that is one; its parameter ``given`` takes them by name, None if left out.
 
+    Typer reads the options of a command from its signature, so the decorated command has one with a parameter for each
+    flag (`_options`).
+
     Args:
-        kind: The settings of the command. Their flags stand before its own options.
+        kind: The settings of the command. Their flags stand before its other options.
     """
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         flags = _options(kind)
-        own = [each for each in signature(command, eval_str=True).parameters.values() if each.name != "given"]
-        first = [each for each in own if each.default is Parameter.empty or _is_argument(each)]
+        parameters = [p for p in signature(command, eval_str=True).parameters.values() if p.name != "given"]
+        first = [p for p in parameters if p.default is Parameter.empty or _is_argument(p)]
+        last = [p for p in parameters if p not in first]
 
         def with_given(**values: Any) -> None:
             given = {name: values.pop(name) for name in flags}
             command(**values, given=given)
 
-        parameters = [*first, *flags.values(), *(each for each in own if each not in first)]
-        with_given.__doc__, with_given.__name__ = command.__doc__, command.__name__
+        with_given.__doc__ = command.__doc__
+        with_given.__name__ = command.__name__
         with_given.__module__ = command.__module__
-        with_given.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        with_given.__signature__ = Signature([*first, *flags.values(), *last])  # type: ignore[attr-defined]
         return with_given
 
     return decorated
 
 
 def _is_argument(parameter: Parameter) -> bool:
-    return any(isinstance(each, ArgumentInfo) for each in get_args(parameter.annotation))
+    return any(isinstance(argument, ArgumentInfo) for argument in get_args(parameter.annotation))
 
 
 def _options(kind: type[Frozen]) -> dict[str, Parameter]:
-    """The flags of settings by name, in the order of their headings."""
+    """The flags of settings by name, in the order of their headings.
+
+    The field ``splits: PositiveInt = flag("", "Random splits.", 100)`` becomes the parameter
+    ``splits: Annotated[int | None, typer.Option("--splits", help="Random splits (100).")] = None``, and a field with
+    several values one of type ``list[str] | None``: the settings, not typer, read and check what the texts mean.
+    """
     options: dict[tuple[str, str], Parameter] = {}
     for name, field in kind.model_fields.items():
         extra = field.json_schema_extra
         if not isinstance(extra, dict):
             continue
-        several, usual = get_origin(field.annotation) is tuple, field.default
-        shown = "" if several or usual in (None, False, PydanticUndefined) else f" ({usual})"
+        panel = str(extra["panel"])
+        several = get_origin(field.annotation) is tuple
+        has_default = not several and field.default not in (None, False, PydanticUndefined)
+        names = [str(extra["name"]) or "--" + name.replace("_", "-"), str(extra["short"])]
         option = typer.Option(
-            *_names(name, str(extra["short"])),
-            help=f"{str(field.description).removesuffix('.')}{shown}.",
-            rich_help_panel=str(extra["panel"]) or None,
+            *filter(None, names),
+            help=str(field.description).removesuffix(".") + (f" ({field.default})." if has_default else "."),
+            rich_help_panel=panel or None,
             metavar=str(extra["metavar"]) or None,
         )
-        # What typer reads by itself; other types, such as a choice of words, are read by the settings.
-        kinds = set(get_args(field.annotation) or (field.annotation,)) - {NoneType}
-        plain = kinds.pop() if len(kinds) == 1 and kinds <= {bool, int, float, Path} else str
-        taken: Any = list[str] if several else plain
-        annotation = Annotated[taken | None, option]
-        options[str(extra["panel"]), name] = Parameter(
-            name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-        )
-    ordered = sorted(options, key=lambda key: HEADINGS.index(key[0]))
+        # Typer reads these types by itself; others, such as a choice of words, are read by the settings.
+        types = set(get_args(field.annotation) or (field.annotation,)) - {NoneType}
+        read_as = types.pop() if len(types) == 1 and types <= {bool, int, float, Path} else str
+        value_type: Any = list[str] if several else read_as
+        annotation = Annotated[value_type | None, option]
+        options[panel, name] = Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    ordered = sorted(options, key=lambda option: HEADINGS.index(option[0]))
     return {name: options[panel, name] for panel, name in ordered}
-
-
-def _names(field: str, short: str) -> list[str]:
-    return [short] if short.startswith("--") else [*filter(None, ("--" + field.replace("_", "-"), short))]
 
 
 def listed(value: Any) -> Any:
@@ -103,27 +122,6 @@ def listed(value: Any) -> Any:
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(listed)]
 """Texts of which one may stand alone."""
-
-
-class TableFlags(Frozen):
-    """The options about the columns of a table, which commands read like records."""
-
-    map: Texts = flag(COLUMNS, "FIELD=COLUMN or FIELD=PATH.", (), metavar="FIELD=COLUMN")
-    right: Texts = flag(COLUMNS, "A label that says right (yes, pass, 1).", (), metavar="WORD")
-    cut: float | None = flag(COLUMNS, "Labels are grades, right from here on.")
-
-    @property
-    def columns(self) -> ImportSettings:
-        """What they say, for a reader of tables."""
-        return ImportSettings(columns=parse_map(self.map), right=self.right, cut=self.cut)
-
-    @property
-    def typed(self) -> str:
-        """The options for a command that is shown, beginning with a space; empty without them."""
-        flags = [*(("--map", each) for each in self.map), *(("--right", each) for each in self.right)]
-        if self.cut is not None:
-            flags.append(("--cut", f"{self.cut:g}"))
-        return "".join(f" {name} {shlex.quote(value)}" for name, value in flags)
 
 
 Settings = TypeVar("Settings", bound=Frozen)
@@ -143,27 +141,29 @@ def load_settings(
     Raises:
         UsageError: Not YAML, an unknown name (the nearest is suggested), or a bad value.
     """
-    values = stored = {} if path is None else _read_yaml(path)
+    stored = {} if path is None else _read_yaml(path)
+    values = dict(stored)
     for text in assigned:
         name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set must be NAME=VALUE, got {text!r}. Write for instance --set seed=1.")
-        values = {**values, name: value}
-    values = values | {name: value for name, value in flags.items() if value is not None}
+        values[name] = value
+    values |= {name: value for name, value in flags.items() if value is not None}
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         errors = error.errors(include_url=False)
         # A name that does not exist says why another one is missing.
-        first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
-        name, fields = str(first["loc"][0]), kind.model_fields
+        first = next((detail for detail in errors if detail["type"] == "extra_forbidden"), errors[0])
+        name = str(first["loc"][0])
+        fields = kind.model_fields
         if first["type"] == "extra_forbidden":
             where = path if name in stored else "--set"
             hint = did_you_mean(name, fields) or f"Known: {', '.join(sorted(fields))}."
             raise UsageError(f"{where}: there is no setting {name!r}. {hint}") from error
         if first["type"] == "missing":
-            stands = "" if path is None else f", or '{name}:' in {path}"
-            raise UsageError(f"{name} is missing. Give --{name.replace('_', '-')}{stands}.") from error
+            in_file = "" if path is None else f", or '{name}:' in {path}"
+            raise UsageError(f"{name} is missing. Give --{name.replace('_', '-')}{in_file}.") from error
         raise UsageError(f"{name}: got {first['input']!r}; {first['msg']}. {fields[name].description}") from error
 
 

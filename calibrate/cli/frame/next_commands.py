@@ -37,17 +37,22 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
         return f"calibrate score {name}"
     if header.correctness is None:
         return f"calibrate label {name}"
-    if header.scope.is_drawn:  # the draw fixed the score
-        return f"calibrate fit {name} {estimator_flags(header.scope.score)} --alpha 0.1"
+    return f"calibrate fit {name}{_score_flags(header, estimator)} --alpha 0.1"
+
+
+def _score_flags(header: RecordHeader, estimator: str | None) -> str:
+    """The options of `fit` that name the score, after a space; "" where `fit` takes it by itself."""
     keys = sorted(header.estimators)
-    if estimator is None and (usual_key(header.plan) in keys or len(keys) == 1):
-        return f"calibrate fit {name} --alpha 0.1"
-    fallback = "discrete_semantic_entropy" if "discrete_semantic_entropy" in keys else keys[0]
-    chosen = estimator or fallback
-    # `fit` reads scores by their key; only `score` needs the scorer again.
-    by_key = chosen.startswith(SCORE)
-    flags = f"--score {shlex.quote(chosen)}" if by_key else estimator_flags(chosen)
-    return f"calibrate fit {name} {flags} --alpha 0.1"
+    if header.scope.is_drawn:  # the draw fixed the score
+        return f" {estimator_flags(header.scope.score)}"
+    if estimator is None:
+        if usual_key(header.plan) in keys or len(keys) == 1:
+            return ""
+        # The usual score is not in the file. This one needs nothing but samples, so that most files have it.
+        estimator = "discrete_semantic_entropy" if "discrete_semantic_entropy" in keys else keys[0]
+    if estimator.startswith(SCORE):  # `fit` reads scores by their key; only `score` needs the scorer again
+        return f" --score {shlex.quote(estimator)}"
+    return f" {estimator_flags(estimator)}"
 
 
 def fresh_command(artifact: CalibrationArtifact, key: str, fresh: Sequence[Path], out: Path, columns: str = "") -> str:
@@ -62,10 +67,10 @@ def fresh_command(artifact: CalibrationArtifact, key: str, fresh: Sequence[Path]
 
 def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
     """The options of `fit` that repeat an artifact's fit, of a custom rule those that are not the rule's."""
-    outcome, choice = artifact.outcome, artifact.data.choice
-    # To fit the chosen score on all questions would use those of the choice again.
+    outcome = artifact.outcome
     target = outcome.options.get("alpha", artifact.alpha)  # "smallest" where that was asked for
-    score = f"--score {shlex.quote(key if choice is None else AUTO)}"
+    # To fit the chosen score on all questions would use those of the choice again.
+    score = f"--score {shlex.quote(key if artifact.data.choice is None else AUTO)}"
     flags = [f"{estimator_flags(key) if key == ITEMS else score} --alpha {target}"]
     if outcome.rule in RULES:
         flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")
@@ -77,8 +82,8 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
 def _rule_text(outcome: Feasible | Infeasible) -> str:
     """A rule with the options that its defaults do not give."""
     options = outcome.options
-    given = {"cap": options["cap"]} if "cap" in options else {}  # rules for items have no default
-    usual = Target.of(outcome.rule, alpha=outcome.alpha, settings=given).resolved(outcome.n)
-    others = {name: options[name] for name in usual if name in options and options[name] != usual[name]}
+    required = {"cap": options["cap"]} if "cap" in options else {}  # rules for items have no default
+    defaults = Target.of(outcome.rule, alpha=outcome.alpha, settings=required).resolved(outcome.n)
+    chosen = {name: options[name] for name in defaults if name in options and options[name] != defaults[name]}
     delta = {} if outcome.delta in (None, DEFAULT_DELTA) else {"delta": f"{outcome.delta:.12g}"}
-    return rule_text(outcome.rule, {**given, **others, **delta})
+    return rule_text(outcome.rule, {**required, **chosen, **delta})
