@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, CascadeArtifact, RouterArtifact, Spent
@@ -83,11 +84,13 @@ class Line(Frozen):
     def decides(self, earlier: Line) -> bool:
         """Whether only undecided answers, which counted as wrong, were decided since an earlier fit: the same fit.
 
-        Labels only fall then, so the threshold only grows, and the last certificate fails only if one before did.
+        Then no threshold accepts more errors than before: "0101", with the last one undecided, becomes "0100". Every
+        threshold that passed the earlier test passes this one, so the earlier certificate fails only if this one does,
+        and both together spend one delta.
         """
-        ours, theirs = (np.frombuffer(line.labels.encode(), np.uint8).astype(np.int64) for line in (self, earlier))
-        fallen = np.cumsum(theirs - ours)
-        return bool(fallen.min(initial=0) >= 0 and fallen[-1:].sum() <= earlier.undecided)
+        errors, before = (_errors(line.labels) for line in (self, earlier))
+        decided_as_right = before[-1:].sum() - errors[-1:].sum()
+        return bool((errors <= before).all() and decided_as_right <= earlier.undecided)
 
 
 class Ledger:
@@ -110,7 +113,7 @@ class Ledger:
                     if path.parent.is_dir():
                         locks.enter_context(exclusive(path))
             books = [_read(path) | fresh for path in self.paths] or [self.lines | fresh]
-            spent = max((_spent(book.values()) for book in books), key=lambda each: each.delta)
+            spent = max((_spent(book.values()) for book in books), key=lambda spent: spent.delta)
             if spent.delta > 1 - 1e-9:
                 why = f"{spent.fits} fits on these labels spend delta {spent.delta:.3g} together, and from 1 on no"
                 raise UsageError(f"{why} confidence is left. Fit on fresh labels.")
@@ -125,7 +128,8 @@ class Ledger:
         Of several record files the one with the most counts, because a label is in one of them.
         """
         path = ledger_of(records)
-        if books := [book for each in self.paths if (book := _read(each))]:
+        books = [book for book in map(_read, self.paths) if book]
+        if books:
             most = max(books, key=lambda book: _spent(book.values()).delta)
             self.lines |= most
         if self.lines:
@@ -150,8 +154,16 @@ def ledger_of(records: Path) -> Path:
     return records.with_name(f"{records.stem}.ledger.jsonl")
 
 
+def _errors(labels: str) -> NDArray[np.int64]:
+    """Wrong answers up to each score."""
+    return np.cumsum(np.frombuffer(labels.encode(), np.uint8) - ord("0"), dtype=np.int64)
+
+
 def _spent(lines: Iterable[Line]) -> Spent:
-    """The largest sum of delta that any one label has carried, and the fits behind it."""
+    """The largest sum of delta that any one label has carried, and the fits behind it.
+
+    Of a fit of all records at .1, and one of group a and one of group b at .05 each, a label has carried .1 + .05.
+    """
     fits: list[Line] = []
     last: dict[str, Line] = {}
     for line in lines:

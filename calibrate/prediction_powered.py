@@ -20,13 +20,11 @@ from guardrail.describe import PEOPLE
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
+from . import rules
 from .data.labels import GivenLabels, apply_labels
 from .data.records import RecordFile
 from .fitting import DEFAULT_DELTA, feasible, fit
 from .pipeline import fit_artifact, part_header
-from .rules import Feasible as Threshold
-from .rules import Infeasible as NoThreshold
-from .rules import Result
 from .rules.certificate import fewest_accepted, passes, walk
 from .rules.counts import TOLERANCE, check_share, items
 from .scope import FEWEST_COMPARED, SELECTED, check_labelled_part
@@ -52,14 +50,16 @@ def p_people(people: ArrayLike, judge: ArrayLike, judge_only: ArrayLike, alpha: 
 
     ``people`` has H and ``judge`` J, shape (k,), k >= 2; ``judge_only`` J of the others, shape (K,), maybe none.
     """
-    h, j = np.asarray(people, dtype=np.float64), np.asarray(judge, dtype=np.float64)
+    h = np.asarray(people, dtype=np.float64)
+    j = np.asarray(judge, dtype=np.float64)
     rest = np.asarray(judge_only, dtype=np.float64)
     w = 0.0
     # A judge that always says the same corrects nothing, and without other answers nothing can be carried over.
     if rest.size and (spread := float(j.var())) > 0:
         w = float(np.clip(((h - h.mean()) * (j - j.mean())).mean() / ((1 + h.size / rest.size) * spread), 0.0, 1.0))
-    residual = np.append(h - w * j, 1.0)
-    estimate, variance = float(residual.mean()), float(residual.var(ddof=1)) / residual.size
+    residual = np.append(h - w * j, 1.0)  # the last is the adverse answer
+    estimate = float(residual.mean())
+    variance = float(residual.var(ddof=1)) / residual.size
     if w:
         estimate += w * float(rest.mean())
         variance += w**2 * float(rest.var()) / rest.size
@@ -69,7 +69,7 @@ def p_people(people: ArrayLike, judge: ArrayLike, judge_only: ArrayLike, alpha: 
 
 def prediction_powered(
     u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 0.1, *, judge: ArrayLike, sampled: ArrayLike
-) -> Result:
+) -> rules.Result:
     """The last threshold of a fixed sequence with `p_people` at most delta.
 
     The sequence begins at the first of the thresholds that accept 1/20, 2/20, ... of all answers with enough labels by
@@ -80,19 +80,21 @@ def prediction_powered(
     of the result count the answers that people labelled; an infeasible one has the first tested threshold.
     """
     scores, people = items(u, wrong)
-    machine, looked = items(u, judge)[1], items(u, sampled)[1] == 1
-    n, fewest = int(looked.sum()), max(FEWEST_PEOPLE, 2 * int(fewest_accepted(0, alpha, delta)))
+    _, machine = items(u, judge)
+    looked = items(u, sampled)[1] == 1
+    n = int(looked.sum())
+    fewest = max(FEWEST_PEOPLE, 2 * int(fewest_accepted(0, alpha, delta)))
     ranks = np.ceil(np.arange(1, STEPS + 1) * scores.size / STEPS - TOLERANCE).astype(np.int64) - 1
     below = [scores <= cut for cut in np.unique(np.sort(scores)[ranks]) if cut < np.inf]
     below = [accepted for accepted in below if np.count_nonzero(accepted & looked) >= fewest]
     if not below:
-        return NoThreshold(n, "too_few_items", fewest)
+        return rules.Infeasible(n, "too_few_items", fewest)
     p = [p_people(people[a & looked], machine[a & looked], machine[a & ~looked], alpha) for a in below]
     index = walk(passes(p, delta), 0)
     reached = below[index or 0]
     accepted = reached & looked
-    at = Threshold(float(scores[reached].max()), n, int(accepted.sum()), int(people[accepted].sum()), fewest)
-    return NoThreshold(n, "risk_never_low_enough", fewest, at) if index is None else at
+    at = rules.Feasible(float(scores[reached].max()), n, int(accepted.sum()), int(people[accepted].sum()), fewest)
+    return rules.Infeasible(n, "risk_never_low_enough", fewest, at) if index is None else at
 
 
 def fit_prediction_powered(
@@ -132,11 +134,14 @@ def fit_prediction_powered(
         )
     wrong = np.array([label or 0 for label in people], dtype=np.int64)
     result = prediction_powered(scores, wrong, alpha, delta, judge=machine, sampled=sampled)
-    k, others = result.n, int(np.count_nonzero(np.isfinite(scores) & ~sampled))
+    k = result.n
+    others = int(np.count_nonzero(np.isfinite(scores) & ~sampled))
+    # A plain fit on people's labels supplies n and the diagnostics. Unmeasured questions have no label; in their place
+    # stands 0, which no figure reads: they count in n, and what is said of errors is of the measured ones.
     unmeasured = unmeasured_among(k, others, int(np.count_nonzero(np.isinf(scores))))
-    # A plain fit on people's labels supplies the figures.
-    own = np.append(scores[sampled], np.full(unmeasured, np.inf))
-    plain = fit(own, np.append(wrong[sampled], np.zeros(unmeasured, dtype=np.int64)), alpha=alpha, delta=delta)
+    sample_scores = np.append(scores[sampled], np.full(unmeasured, np.inf))
+    sample_wrong = np.append(wrong[sampled], np.zeros(unmeasured, dtype=np.int64))
+    plain = fit(sample_scores, sample_wrong, alpha=alpha, delta=delta)
     common: dict[str, Any] = {
         "rule": PEOPLE,
         "alpha": alpha,
@@ -146,7 +151,7 @@ def fit_prediction_powered(
         "diagnostics": plain.diagnostics,
         "certifies": False,
     }
-    if isinstance(result, Threshold):
+    if isinstance(result, rules.Feasible):
         return feasible(result, int(np.count_nonzero(scores[sampled] == result.threshold)), **common)
     first = result.first
     if first is None:
@@ -184,27 +189,17 @@ def artifact_with_people(
     check_labelled_part(file, file.records, score)
     if score in file.header.estimators:
         refuse_overlap(file.header.estimators[score], file.records)
-    # An answer that people skipped is part of their random sample: without it the answers that err most are missing.
-    looked_at = tuple(
-        record for record in apply_labels(file.records, labels) if record.correct is not None or record.is_undecided
-    )
-    header = file.header.model_copy(update={"correctness": labels.spec})
-    sample = RecordFile(file.path, part_header(header, looked_at), looked_at)
-    errors = {record.id: int(not record.correct) for record in looked_at}
-    people = [errors.get(name) for name in pool.ids]
-    if why := _unlike_a_sample(pool, np.array([error is not None for error in people]), labels):
+    sample = _labelled_by_people(file, labels)
+    errors = {record.id: int(not record.correct) for record in sample.records}
+    if why := _unlike_a_sample(pool, np.array([name in errors for name in pool.ids]), labels):
         raise UsageError(
             f"{why}: they are not a random sample, and only a random one corrects the judge. Draw what people label at "
             f"random from all of {file.path}, or have the rest labelled as well."
         )
-    units = units_of(file.records, score)
-    people += [None] * (units.u.size - len(people))
-    outcome = fit_prediction_powered(units.u, units.wrong, people, alpha=alpha, delta=delta)
+    outcome = _fit_on_both(file, [errors.get(name) for name in pool.ids], score=score, alpha=alpha, delta=delta)
     used = set(pool.ids)
     part = [record for record in sample.records if record.id in used]
     artifact = fit_artifact(sample, score=score, alpha=alpha, part=part, repeats="all")
-    judge = file.header.correctness
-    options = {**outcome.options, "judge": judge.name, "judge_version": judge.version}
     # Shares are of all questions, also of those that nobody labelled and that could not be measured.
     data = artifact.data.model_copy(
         update={
@@ -214,8 +209,32 @@ def artifact_with_people(
             "n_unlabelled": len(pool.ids) + pool.n_unlabelled - artifact.data.n_used,
         }
     )
-    outcome = outcome.model_copy(update={"options": options})
     return artifact.model_copy(update={"outcome": outcome, "data": data}), sample
+
+
+def _labelled_by_people(file: RecordFile, labels: GivenLabels) -> RecordFile:
+    """The records that people looked at, with their labels.
+
+    An answer that they skipped is part of their random sample: without it the answers that err most are missing.
+    """
+    looked_at = tuple(
+        record for record in apply_labels(file.records, labels) if record.correct is not None or record.is_undecided
+    )
+    header = file.header.model_copy(update={"correctness": labels.spec})
+    return RecordFile(file.path, part_header(header, looked_at), looked_at)
+
+
+def _fit_on_both(
+    file: RecordFile, people: Sequence[int | None], *, score: str, alpha: float, delta: float
+) -> Feasible | Infeasible:
+    """The fit on the judge's labels and those of people, which come in the order of the measured records."""
+    units = units_of(file.records, score)
+    unmeasured = [None] * (units.u.size - len(people))  # they stand last, and need no label
+    outcome = fit_prediction_powered(units.u, units.wrong, [*people, *unmeasured], alpha=alpha, delta=delta)
+    judge = file.header.correctness
+    assert judge is not None, "checked by the caller"
+    options = {**outcome.options, "judge": judge.name, "judge_version": judge.version}
+    return outcome.model_copy(update={"options": options})
 
 
 def selection_p(judge: ArrayLike, sampled: ArrayLike) -> float:
@@ -225,8 +244,9 @@ def selection_p(judge: ArrayLike, sampled: ArrayLike) -> float:
         judge: Errors (0 or 1) by the judge, shape (n,).
         sampled: Whether people labelled the answer, shape (n,).
     """
-    wrong, looked = np.asarray(judge, dtype=np.bool_), np.asarray(sampled, dtype=np.bool_)
-    at_people, elsewhere = (wrong[part] for part in (looked, ~looked))
+    wrong = np.asarray(judge, dtype=np.bool_)
+    looked = np.asarray(sampled, dtype=np.bool_)
+    at_people, elsewhere = wrong[looked], wrong[~looked]
     return fisher_exact(int(at_people.sum()), at_people.size, int(elsewhere.sum()), elsewhere.size)
 
 
@@ -239,10 +259,10 @@ def group_unlike_sample(groups: Sequence[str], sampled: NDArray[np.bool_]) -> st
         groups: Of the answers, length n.
         sampled: Whether people labelled the answer, shape (n,).
     """
-    names, place = np.unique(np.asarray(groups), return_inverse=True)
-    large = np.flatnonzero(np.bincount(place) >= FEWEST_COMPARED)
+    names, group_of = np.unique(np.asarray(groups), return_inverse=True)
+    large = np.flatnonzero(np.bincount(group_of) >= FEWEST_COMPARED)
     # The test of a share is that of the judge's labels, with "is of this group" in place of "is called wrong".
-    tested = [(selection_p(place == number, sampled), str(names[number])) for number in large]
+    tested = [(selection_p(group_of == number, sampled), str(names[number])) for number in large]
     p, name = min(tested, default=(1.0, ""))
     return name if p < SELECTED / max(1, large.size) else None
 

@@ -10,7 +10,7 @@ import os
 import pickle
 import socket
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib.metadata import version
 from itertools import chain
@@ -26,9 +26,14 @@ from .data.collect import BATCH_SIZE, CONCURRENCY, Drawing, Pace, runner
 from .data.records import Record, RecordReader, is_torn, read_spans, record_line, spans_of
 from .scoring.compute import Score
 
-PART_MIB, QUESTIONS, RETRIES = 8, 64, 10
-"""A batch: so much of a record file, or so many questions; and how often it is tried again if its actor ends."""
-Make = Callable[[], Callable[[list[Any]], list[bytes]]]  # called in an actor: what makes lines of rows there
+PART_MIB = 8
+"""MiB of a record file that an actor scores at a time."""
+QUESTIONS = 64
+"""Questions that an actor asks at a time."""
+RETRIES = 10
+"""Times that a batch is tried again if its actor ends."""
+Work = Callable[[list[Any]], list[bytes]]
+"""Makes lines of a record file from a batch of rows."""
 
 
 @contextmanager
@@ -54,8 +59,9 @@ def _connected(address: str, on_gpus: bool) -> Iterator[tuple[Any, int]]:
 class _Worker:
     """An actor. It makes its work at the first batch, and returns errors: those that it raised would be Ray's."""
 
-    def __init__(self, release: str, make: Make) -> None:
-        self._release, self._make = release, make
+    def __init__(self, release: str, make: Callable[[], Work]) -> None:
+        self._release = release
+        self._make = make
 
     def __call__(self, batch: Any) -> Any:
         result: list[bytes] | Exception
@@ -70,11 +76,14 @@ class _Worker:
         return require("pyarrow", extra="ray").table({"result": [pickle.dumps(result)]})
 
 
-def _results(make: Make, rows: Sequence[Any], size: int, actors: int, gpus: int) -> Generator[list[Record], None, None]:
-    """The records that actors make of each batch of ``size`` rows, in order if it is one."""
+def _results(
+    make: Callable[[], Work], rows: Sequence[Any], *, size: int, actors: int, gpus: int, ordered: bool
+) -> Generator[list[Record], None, None]:
+    """The records that actors make of each batch of ``size`` rows; in the order of the rows, or as they are done."""
     if not rows:
         return
-    data, ended = require("ray.data", extra="ray"), require("ray.exceptions", extra="ray").RayActorError
+    data = require("ray.data", extra="ray")
+    ended = require("ray.exceptions", extra="ray").RayActorError
     batches = ceil(len(rows) / size)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     # A part of a CPU: where a node is lost, those that are left can hold all actors.
@@ -84,7 +93,7 @@ def _results(make: Make, rows: Sequence[Any], size: int, actors: int, gpus: int)
     with warnings.catch_warnings(action="ignore"):  # Ray warns of its own settings, and of what 2.64 will drop
         source = data.from_items([{"row": pickle.dumps(row)} for row in rows], override_num_blocks=batches)
         source.context.enable_progress_bars = source.context.print_on_execution_start = False
-        source.context.execution_options.preserve_order = size == 1
+        source.context.execution_options.preserve_order = ordered
         results = source.map_batches(_Worker, fn_constructor_args=(version("acrc-guardrail"), make), **pool).iter_rows()
     try:
         for result in (pickle.loads(row["result"]) for row in results):
@@ -107,13 +116,14 @@ def score_on_ray(
     with path.open("rb") as stream:
         reader.warn_of(sum(line.endswith(b"\n") and is_torn(line) for line in stream) if reader.skips else 0)
 
-    def make() -> Any:
+    def make() -> Work:
         made = score()
-        return lambda rows: [record_line(each) for each in made(read_spans(path, rows))]
+        return lambda spans: [record_line(record) for record in made(read_spans(path, spans))]
 
     with _connected(address, models) as (ray, gpus):
         actors = gpus or int(ray.cluster_resources()["CPU"])
-        with closing(_results(make, spans, 1, actors, gpus)) as parts:
+        parts_in_order = _results(make, spans, size=1, actors=actors, gpus=gpus, ordered=True)
+        with closing(parts_in_order) as parts:
             yield from chain.from_iterable(parts)
 
 
@@ -125,25 +135,34 @@ def collect_on_ray(
     ``model``, which must be picklable, makes the model in every actor: one a GPU for a model that holds weights, which
     draws ``size`` questions at once (16); otherwise one a node, at least two, with ``calls`` together (16 each).
     """
-    native, plan, prompt = is_native(drawing.model), drawing.plan, drawing.prompt
+    native = is_native(drawing.model)
+    plan = drawing.plan
+    prompt = drawing.prompt
     with _connected(address, native) as (ray, gpus):
         actors = gpus or max(1 if native else 2, len(ray.nodes()))
-        each = max(1, calls // actors) if calls else CONCURRENCY
+        calls_of_actor = max(1, calls // actors) if calls else CONCURRENCY
 
-        def make() -> Any:
+        def make() -> Work:  # its variables go to the actors: `drawing` holds the model, which need not be picklable
             chat = model()
 
-            async def streamed(left: Drawing) -> list[Record]:
-                return [record async for record in left.stream(Pace(each, each))]
+            def draw(questions: list[Any]) -> list[bytes]:
+                mine = Drawing(questions, chat, plan, prompt)
+                return [record_line(record) for record in _drawn(mine, size or BATCH_SIZE, calls_of_actor)]
 
-            def ask(questions: list[Any]) -> list[bytes]:
-                left = Drawing(questions, chat, plan, prompt)
-                batches = (
-                    left.batches(size or BATCH_SIZE, Pace(each, each)) if native else [runner().run(streamed(left))]
-                )
-                return [record_line(record) for records in batches for record in records]
+            return draw
 
-            return ask
-
-        with closing(_results(make, drawing.questions, QUESTIONS, actors, gpus)) as batches:
+        as_done = _results(make, drawing.questions, size=QUESTIONS, actors=actors, gpus=gpus, ordered=False)
+        with closing(as_done) as batches:
             yield from batches
+
+
+def _drawn(drawing: Drawing, size: int, calls: int) -> Iterable[Record]:
+    """The records of an actor's questions: in batches of ``size`` for a model that holds weights, else by ``calls``."""
+    pace = Pace(calls, calls)
+    if is_native(drawing.model):
+        return chain.from_iterable(drawing.batches(size, pace))
+
+    async def streamed() -> list[Record]:
+        return [record async for record in drawing.stream(pace)]
+
+    return runner().run(streamed())

@@ -7,8 +7,10 @@ are in `guardrail.explain`, those of an audit in `calibrate.evaluation.promise_t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Final, Literal, TypeAlias
 
 from .artifact import (
@@ -28,10 +30,10 @@ from .specs import EstimatorSpec
 
 __all__ = [
     *("ANSWERS", "CALLS", "FRESH_LABELS", "ITEMS_OF_ANSWERS", "NOUNS", "USEFUL_AUROC", "Asked", "Judges", "Nouns"),
-    *("answer_if", "asked", "caveats", "caveats_of", "confidence", "describe", "failures", "figures_lines"),
-    *("fits_line", "guarantee", "hardly_ranks", "judges_of", "labels_are_enough", "not_covered", "nouns_of"),
-    *("promises", "ranks_backwards", "refusal", "scope_in_words", "share_of", "stops_nothing"),
-    *("summary", "target_text", "together", "unguardable", "upside_down", "warning", "why_infeasible"),
+    *("answer_if", "asked", "caveats", "caveats_of", "condition", "confidence", "describe", "failures"),
+    *("figures_lines", "fits_line", "guarantee", "hardly_ranks", "judges_of", "labels_are_enough", "limit"),
+    *("not_covered", "nouns_of", "promises", "ranks_backwards", "refusal", "scope_in_words", "share_of"),
+    *("stops_nothing", "summary", "target_text", "together", "unguardable", "upside_down", "warning", "why_infeasible"),
 ]
 
 OFTEN_ABOVE = "about 40 % of such gates end above"
@@ -165,10 +167,48 @@ def describe(artifact: Artifact) -> str:
 
 def answer_if(artifact: CalibrationArtifact) -> str:
     """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
-    nouns, score, limit = nouns_of(artifact), artifact.estimator, artifact.threshold
-    if limit is None:
+    nouns = nouns_of(artifact)
+    if artifact.threshold is None:
         return f"{nouns.nothing}: no threshold was found"
-    return f"{nouns.give} if {score.condition(limit) if nouns.score is None else f'{nouns.score} {score.limit(limit)}'}"
+    if nouns.score is None:
+        return f"{nouns.give} if {condition(artifact.estimator, artifact.threshold)}"
+    return f"{nouns.give} if {nouns.score} {limit(artifact.estimator, artifact.threshold)}"
+
+
+def condition(score: EstimatorSpec, threshold: float) -> str:
+    """The gate at a threshold, by the user's own score in its unit and direction: "confidence >= 0.8906"."""
+    return f"{score.params.get('column', score.name)} {limit(score, threshold)}"
+
+
+def limit(score: EstimatorSpec, threshold: float) -> str:
+    """`condition` without the name of the score."""
+    if score.name.startswith("imported:"):
+        return _limit_of_column(score.params.get("stored", "value"), threshold)
+    unit = "" if score.unit == "probability" else f" {score.unit}"
+    if score.name.startswith("score:") and score.params.get("higher") == "certain":
+        return f">= {1 - threshold if score.unit == 'probability' else -threshold:.6g}{unit}"
+    return f"<= {threshold:.6g}{unit}"
+
+
+def _limit_of_column(stored: str, threshold: float) -> str:
+    """The limit of an imported score, in as many digits as it takes to accept the same rows of the user's table.
+
+    Args:
+        stored: What of the column is the score: "value", "-value" or "1 - value".
+        threshold: Of the score.
+    """
+    if stored == "value":
+        return f"<= {threshold!r}"
+    if stored != "1 - value":
+        return f">= {0.0 - threshold!r}"
+    # 1 - value was rounded. Of the values that give the threshold the least is meant, or the one with few digits, which
+    # a person wrote.
+    middle = (Fraction(threshold) + Fraction(math.nextafter(threshold, math.inf))) / 2
+    least = max(float(1 - middle), 0.0)
+    if 1 - least > threshold:
+        least = math.nextafter(least, math.inf)
+    written = float(f"{least:.12g}")
+    return f">= {written if 1 - written == threshold else least!r}"
 
 
 def promises(artifact: Artifact) -> tuple[str, ...]:
@@ -372,7 +412,7 @@ def scope_in_words(scope: Scope, score: EstimatorSpec) -> str | None:
     return (
         f"{scope.n} questions drawn (seed {scope.seed}) from the lowest {percent(scope.n_within / scope.n_pool)} of "
         f"{scope.n_pool} scores, with {scope.n_within} questions below it; nothing is answered beyond "
-        f"{score.condition(scope.cut)}"
+        f"{condition(score, scope.cut)}"
     )
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +14,11 @@ from .types import Frozen, Unit
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel  # slow to import, and commands on records do not need it
 
+log = logging.getLogger("guardrail")
 IMPORTED = "imported"
 """Provider of answers that were imported without naming the model that gave them."""
+_NAME_FIELDS = ("model", "model_name", "model_id", "deployment_name")
+"""Fields in which LangChain's classes keep the name of a model."""
 
 
 class ModelIdentity(Frozen):
@@ -50,11 +51,6 @@ class ModelIdentity(Frozen):
         ]
 
 
-log = logging.getLogger("guardrail")
-_NAMES = ("model", "model_name", "model_id", "deployment_name")
-"""Fields in which LangChain's classes keep the name of a model."""
-
-
 def identify(model: BaseChatModel) -> ModelIdentity:
     """Identity of any chat model.
 
@@ -67,16 +63,17 @@ def identify(model: BaseChatModel) -> ModelIdentity:
     Raises:
         UsageError: The model's class has a field for its name, and it is empty.
     """
-    own = getattr(model, "guardrail_identity", None)
-    if callable(own):
-        identity = own()
+    identify_itself = getattr(model, "guardrail_identity", None)
+    if callable(identify_itself):
+        identity = identify_itself()
         if not isinstance(identity, ModelIdentity):
             raise TypeError(f"guardrail_identity() must return a ModelIdentity, got {type(identity).__name__}")
         return identity
     params: dict[str, Any] = dict(model._get_ls_params())
     provider = str(params.get("ls_provider") or type(model).__name__)
-    name = params.get("ls_model_name") or next((value for at in _NAMES if (value := getattr(model, at, None))), None)
-    fields = [at for at in _NAMES if at in type(model).model_fields]
+    names = (params.get("ls_model_name"), *(getattr(model, field, None) for field in _NAME_FIELDS))
+    name = next(filter(None, names), None)
+    fields = [field for field in _NAME_FIELDS if field in type(model).model_fields]
     if not name and fields:
         raise UsageError(
             f"this {type(model).__name__} names no model ({', '.join(fields)} are empty), so no artifact can be bound "
@@ -92,7 +89,7 @@ def _warn_unnamed(kind: str) -> None:
     log.warning(
         "guardrail: a %s names no model, so an artifact is bound to the class alone and fits any model behind it. Give "
         "the class a field (%s), a _get_ls_params() with ls_model_name, or a method guardrail_identity().",
-        kind, ", ".join(_NAMES),
+        kind, ", ".join(_NAME_FIELDS),
     )  # fmt: skip
 
 
@@ -136,45 +133,6 @@ class EstimatorSpec(Frozen):
     """The entailment model, for estimators that look for contradictions."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the formula."""
-
-    def condition(self, threshold: float) -> str:
-        """The gate at a threshold, by the user's own score in its unit and direction: "confidence >= 0.8906"."""
-        return f"{self.params.get('column', self.name)} {self.limit(threshold)}"
-
-    def limit(self, threshold: float) -> str:
-        """`condition` without the name of the score."""
-        if self.name.startswith("imported:"):
-            return self._limit_of_column(threshold)
-        unit = "" if self.unit == "probability" else f" {self.unit}"
-        if self.name.startswith("score:") and self.params.get("higher") == "certain":
-            return f">= {1 - threshold if self.unit == 'probability' else -threshold:.6g}{unit}"
-        return f"<= {threshold:.6g}{unit}"
-
-    def _limit_of_column(self, threshold: float) -> str:
-        """The limit of an imported score, in as many digits as it takes to accept the same rows of the user's table."""
-        stored = self.params.get("stored", "value")
-        if stored == "value":
-            return f"<= {threshold!r}"
-        if stored != "1 - value":
-            return f">= {0.0 - threshold!r}"
-        # 1 - value was rounded. Of the values that give the threshold the least is meant, or the one with few digits,
-        # which a person wrote.
-        middle = (Fraction(threshold) + Fraction(math.nextafter(threshold, math.inf))) / 2
-        least = max(float(1 - middle), 0.0)
-        if 1 - least > threshold:
-            least = math.nextafter(least, math.inf)
-        written = float(f"{least:.12g}")
-        return f">= {written if 1 - written == threshold else least!r}"
-
-    @property
-    def samples(self) -> int | None:
-        """Number of samples that `then` reads; None for other scores, which read all."""
-        return int(self.params["settings"]["m"]) if self.name == "then" else None
-
-    @property
-    def scale(self) -> tuple[float, ...] | None:
-        """First scores, for `then`, of other questions, ascending; None for other scores."""
-        return tuple(self.params["ranks"]["scores"][0]) if self.name == "then" else None
 
 
 class CorrectnessSpec(Frozen):

@@ -20,6 +20,7 @@ from guardrail.describe import Nouns, nouns_of
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, Drift
+from guardrail.uncertainty.combine import scale_of
 
 from ..data.formats.read import is_table
 from ..data.records import RecordFile, RecordReader, read_records
@@ -166,7 +167,7 @@ def _compare_scores(asked: Asked, artifact: Artifact) -> Outcome:
 
 def _compared(artifact: CalibrationArtifact, records: RecordTable, key: str) -> list[float]:
     """The numbers of new answers that the drift monitor compares; of two stages the scores of the first call."""
-    if artifact.estimator.scale is None:
+    if scale_of(artifact.estimator) is None:
         numbers = records.compared(key)
         return [float(number) for number in numbers[~np.isnan(numbers)]]
     test, stored = Drift(artifact), (record.scores.get(key) for record in records)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import nouns_of, share_of
+from guardrail.describe import limit, nouns_of, share_of
 from guardrail.errors import UsageError
 from guardrail.files import sqlite_path
 from guardrail.items.spec import bounds_answers
@@ -215,7 +215,7 @@ def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
     gates = [("in force", old, learned.old), ("new", learned.artifact, learned.new)]
     rows = []
     for name, artifact, counts in gates:
-        threshold = "none" if artifact.threshold is None else artifact.estimator.limit(artifact.threshold)
+        threshold = "none" if artifact.threshold is None else limit(artifact.estimator, artifact.threshold)
         wrong, interval = "-", "-"
         if counts.error_rate is not None:
             share, low, high = counts.error_rate

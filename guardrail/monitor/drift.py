@@ -19,6 +19,7 @@ from ..errors import UsageError
 from ..items.spec import mean_uncertainty
 from ..outcome import EVERY_QUESTION
 from ..types import Frozen, Uncertainty
+from ..uncertainty.combine import scale_of
 from ..verdict import Verdict
 from .state import STAKES, Bet, BettingState, check_unit
 
@@ -150,7 +151,7 @@ class Drift:
 
     def __init__(self, artifact: CalibrationArtifact, *, delta: float = 0.05, seed: int = 0) -> None:
         check_unit("delta", delta)
-        self._artifact, self._scale = artifact, artifact.estimator.scale
+        self._artifact, self._scale = artifact, scale_of(artifact.estimator)
         # A scope is a cut of the whole score, and the scale was not cut.
         self._scope = artifact.outcome.scope if self._scale is None else EVERY_QUESTION
         self._admitted, self._ignored = {artifact.digest}, set[str]()

@@ -26,7 +26,7 @@ from .base import Estimator, Evidence, Needs, Stages
 from .training import Training
 
 __all__ = ["COMBINATIONS", "FEWEST", "Parts", "Ranks", "combined", "expanded", "first_stage", "from_combination_spec"]
-__all__ += ["needs_ranks", "rank_mean", "ranked_parts", "seen_by", "then", "tie_order", "ties"]
+__all__ += ["needs_ranks", "rank_mean", "ranked_parts", "scale_of", "seen_by", "then", "tie_order", "ties"]
 __all__ += ["with_ranks"]
 
 FEWEST = 300
@@ -134,6 +134,11 @@ def then(
         ranks,
         Stages(int(first), int(m), lambda score: (order(score, 0.0), order(score, 1.0))),
     )
+
+
+def scale_of(spec: EstimatorSpec) -> tuple[float, ...] | None:
+    """The cheap scores of other questions that `then` ranks by, ascending; None for other scores."""
+    return tuple(spec.params["ranks"]["scores"][0]) if spec.name == "then" else None
 
 
 def then_order(ranks: Ranks, w: float, cheap: float, disagreement: float) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from guardrail import describe
 from guardrail.specs import EstimatorSpec
 
 
@@ -23,4 +24,5 @@ from guardrail.specs import EstimatorSpec
 def test_a_condition_is_in_the_direction_of_the_users_own_score(
     spec: dict[str, Any], threshold: float, condition: str
 ) -> None:
-    assert EstimatorSpec(**{"version": 1, "unit": "probability", **spec}).condition(threshold) == condition
+    score = EstimatorSpec(**{"version": 1, "unit": "probability", **spec})
+    assert describe.condition(score, threshold) == condition

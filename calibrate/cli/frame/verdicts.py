@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact
-from guardrail.describe import answer_if, fits_line, promises, share_of, summary, together, warning
+from guardrail.describe import answer_if, fits_line, limit, promises, share_of, summary, together, warning
 from guardrail.items.spec import ItemsSpec
 from guardrail.notebook import percent
 
@@ -109,7 +109,7 @@ def print_router(artifact: RouterArtifact) -> None:
                 name,
                 str(n),
                 percent(sum(part.calibration.error) / n) if n else "-",
-                "nothing" if part.threshold is None else part.estimator.limit(part.threshold),
+                "nothing" if part.threshold is None else limit(part.estimator, part.threshold),
                 percent(part.acceptance),
                 share_of(e, k),
             )

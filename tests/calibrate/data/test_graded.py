@@ -17,7 +17,7 @@ from calibrate.cli import app
 from calibrate.cli.frame.terminal import console
 from calibrate.data.formats.read import is_table
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import answer_if
+from guardrail.describe import answer_if, limit
 from guardrail.errors import UsageError
 from guardrail.specs import EstimatorSpec
 
@@ -110,7 +110,7 @@ def test_the_printed_condition_accepts_exactly_the_counted_rows(kind: str, digit
 def test_a_confidence_is_at_its_own_limit(c: float) -> None:
     """1 - c is rounded, so that 1 - (1 - c) may lie above c."""
     spec = EstimatorSpec(name="imported:c", version=1, unit="probability", params={"stored": "1 - value"})
-    assert c >= float(spec.limit(1 - c).removeprefix(">= "))
+    assert c >= float(limit(spec, 1 - c).removeprefix(">= "))
 
 
 def test_names_of_columns_are_recognised_and_said(tmp_path: Path) -> None:
