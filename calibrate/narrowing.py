@@ -23,10 +23,9 @@ def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name in asked)})
     if plan.options is not None:
         return plan
-    n = (
-        int(spec.params["settings"]["m"]) if spec.name == "then" else plan.n
-    )  # it reads the first m of all that was drawn
-    n = n if samples or plan.primary == "majority" else 0
+    n = plan.n if samples or plan.primary == "majority" else 0
+    if spec.name == "then":  # it reads the first m samples, whatever else was drawn
+        n = int(spec.params["settings"]["m"])
     return plan.model_copy(update={"n": n, "logprobs": plan.logprobs and logprobs})
 
 

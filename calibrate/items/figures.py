@@ -62,23 +62,25 @@ def by_path(artifact: CalibrationArtifact, items: AnswerItems, columns: ItemColu
 
     The paths stand in the order in which they first occur, with "*" for the entries of a list.
     """
-    kept, wrong = items.kept(artifact.threshold), items.wrong == 1
-    number: dict[str, int] = {}
-    row_of = np.array([number.setdefault(_pattern(path), len(number)) for path in columns.paths], dtype=np.int64)
-    row = row_of[columns.path]
-    _, first = np.unique(row, return_index=True)
-    names, rows, warnings = list(number), [], []
-    for code in row[np.sort(first)].tolist():
-        here = row == code
-        n, n_wrong, k, e = (
-            int(np.count_nonzero(each)) for each in (here, here & wrong, here & kept, here & kept & wrong)
-        )
-        rows.append((names[code], str(n), *(share_of(part, of) for part, of in ((n_wrong, n), (k, n), (e, k)))))
-        # The promise is about all fields together.
-        if RULES[artifact.outcome.rule].population == "items" and k and interval(e, k)[0] > artifact.alpha:
+    kept = items.kept(artifact.threshold)
+    wrong = items.wrong == 1
+    code_of: dict[str, int] = {}  # of each path, in place of the entries of a list "*"
+    codes_of_paths = [code_of.setdefault(_pattern(path), len(code_of)) for path in columns.paths]
+    code = np.array(codes_of_paths, dtype=np.int64)[columns.path]
+    selections = (np.ones_like(wrong), wrong, kept, kept & wrong)
+    counts = np.stack([np.bincount(code[selected], minlength=len(code_of)) for selected in selections], axis=1)
+    _, first = np.unique(code, return_index=True)
+    names, rows, warnings = list(code_of), [], []
+    for path in code[np.sort(first)].tolist():
+        name = names[path]
+        n, n_wrong, n_kept, n_kept_wrong = counts[path].tolist()
+        rows.append((name, str(n), share_of(n_wrong, n), share_of(n_kept, n), share_of(n_kept_wrong, n_kept)))
+        if RULES[artifact.outcome.rule].population != "items" or not n_kept:
+            continue
+        if interval(n_kept_wrong, n_kept)[0] > artifact.alpha:
             warnings.append(
-                f"Of the kept values of {names[code]}, {percent(e / k)} are wrong: the promise is about all items "
-                "together. If this field decides alone, calibrate it alone."
+                f"Of the kept values of {name}, {percent(n_kept_wrong / n_kept)} are wrong: the promise is about all "
+                "items together. If this field decides alone, calibrate it alone."
             )
     return Table(("path", "items", "wrong", "kept", "wrong among kept"), rows, prose=("path",)), warnings
 

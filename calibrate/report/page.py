@@ -23,14 +23,12 @@ from ..data.split import Groups
 from ..data.table import table_of
 from ..evaluation.audit import audit
 from ..evaluation.choice import Ranked, rank_estimators
-from ..evaluation.evaluate import evaluate
 from ..evaluation.promise_test import ALONE, Audit
 from ..evaluation.results import Evaluation
 from ..judging import at_calibration, calibration_part, without
-from ..rules import PLANNED, RULES, compared_rules
-from ..scoring.scores import scored_by, units_of
-from ..spec_syntax import rule_text
+from ..scoring.scores import scored_by
 from .assessment import Found, VerdictText, ranking, verdict_text
+from .comparison import compare_rules, sweep
 from .content import (
     Part,
     categories,
@@ -46,56 +44,7 @@ from .content import (
 from .facts import auroc_of, facts
 from .figures import Figure, Items, across_alpha, risk_coverage, score_histogram
 
-FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-"""Alphas of the sweep, as multiples of the artifact's."""
 _PERCENT = re.compile(r"(?<=\d) %")
-
-
-def compare_rules(
-    artifact: CalibrationArtifact,
-    records: Sequence[Record],
-    estimator: str,
-    *,
-    rules: Sequence[str] | None = None,
-    alphas: Sequence[float] | None = None,
-    splits: int = 100,
-    progress: Progress = silent,
-) -> Evaluation:
-    """Rules on the same random halves of the records; by default the artifact's and all usual ones at its alpha.
-
-    Give it the calibration records only: a test part may be of another kind, and is never mixed with them.
-    """
-    own, usual = artifact.outcome.rule, compared_rules()
-    if own in RULES:
-        usual = (_own_rule(artifact), *(name for name in compared_rules(RULES[own].unit) if name != own))
-    pool = units_of(records, estimator, groups=artifact.calibration.group is not None, spec=artifact.estimator)
-    return evaluate(
-        pool.u,
-        pool.wrong,
-        rules=rules or usual,
-        alphas=alphas or [artifact.alpha],
-        n_calibration=pool.n // 2,
-        splits=splits,
-        groups=pool.group,
-        cap=pool.cap,
-        progress=progress,
-    )
-
-
-def _own_rule(artifact: CalibrationArtifact) -> str:
-    """The rule of an artifact with its delta."""
-    outcome = artifact.outcome
-    return rule_text(outcome.rule, {} if outcome.delta is None else {"delta": outcome.delta})
-
-
-def sweep(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, *, splits: int) -> Evaluation:
-    """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
-    own = artifact.outcome.rule
-    usual = PLANNED[RULES[own].unit if own in RULES else "answer"][0]
-    rules = [*([_own_rule(artifact)] if own in RULES else []), *([usual] if usual != own else [])]
-    alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
-    below_1 = [alpha for alpha in alphas if alpha < 1]
-    return compare_rules(artifact, records, estimator, rules=rules, alphas=below_1, splits=splits)
 
 
 def write_report(
@@ -174,7 +123,14 @@ class Report:
     ) -> Report:
         """Divide the records into those of the fit and those that test the promise, and test it; see `write_report`.
 
-        ``found`` is what the records say about the fit; ``told`` are its test and its words, where they were printed.
+        Args:
+            artifact: The artifact.
+            records: The records it was fitted on, perhaps with others.
+            estimator: Key of its estimator in the records.
+            test: Labelled records it was not fitted on.
+            alone: The command that calibrates on the test records alone.
+            found: What the records say about the fit, for the warnings.
+            told: The test and the words that the terminal has shown, so that the page says the same; None to make them.
         """
         _require_scores(artifact, records, estimator)
         fitted, others = calibration_part(artifact, records)
@@ -182,22 +138,26 @@ class Report:
         note = f"{len(others)} labelled questions of the record file were not fitted on."
         note += " This report leaves them out." if test else " They are the test part here."
         test = test or others
-        if told is None:
+        if told is not None:
+            audited, text = told
+        else:
             audited = audit(artifact, test, estimator) if test else None
-            told = audited, verdict_text(artifact, audited, alone, found or Found())
-        audited, text = told
+            text = verdict_text(artifact, audited, alone, found or Found())
         return cls(artifact, estimator, fitted, test, len(others), note if others else None, audited, text)
 
     def write(
         self, path: Path, *, splits: int = 0, commands: Sequence[str] = (), progress: Progress = silent
     ) -> list[Path]:
         """Write the page and its figures; see `write_report`."""
-        artifact, nouns = self.artifact, nouns_of(self.artifact)
-        figures, evaluation = _figures(artifact, self.test, self.estimator), None
+        artifact = self.artifact
+        nouns = nouns_of(artifact)
+        figures = _figures(artifact, self.test, self.estimator)
+        evaluation = None
         if splits:
             evaluation = compare_rules(artifact, self.fitted, self.estimator, splits=splits, progress=progress)
-            rows, base = sweep(artifact, self.fitted, self.estimator, splits=splits).rows, evaluation.base_error
-            figures["alphas"] = across_alpha({"": rows}, alpha=artifact.alpha, base_error=base, nouns=nouns)
+            rows = sweep(artifact, self.fitted, self.estimator, splits=splits).rows
+            base_error = evaluation.base_error
+            figures["alphas"] = across_alpha({"": rows}, alpha=artifact.alpha, base_error=base_error, nouns=nouns)
         path.parent.mkdir(parents=True, exist_ok=True)
         written = [path]
         for name, figure in figures.items():
@@ -227,7 +187,8 @@ def _evidence(report: Report, evaluation: Evaluation | None) -> dict[str, Any]:
     parts = [Part("calibration", report.fitted, at_calibration(artifact))]
     if report.audited is not None:
         parts.append(Part("test", report.test, report.audited.held_out))
-    scores, items = _ranking(artifact, parts[0].records), artifact.items is not None
+    scores = _score_ranking(artifact, parts[0].records)
+    items = artifact.items is not None
     return {
         "headline": headline(parts, nouns_of(artifact)),
         "heads": headings(artifact),
@@ -245,20 +206,21 @@ def _evidence(report: Report, evaluation: Evaluation | None) -> dict[str, Any]:
 def _require_scores(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> None:
     """Check that records hold every score of the artifact, with its label."""
     calibration = artifact.calibration
-    wanted: Counter[tuple[float | None, int]] = Counter(zip(calibration.uncertainty, calibration.error, strict=True))
-    there: Counter[tuple[float | None, int]] = Counter()
+    fitted: Counter[tuple[float | None, int]] = Counter(zip(calibration.uncertainty, calibration.error, strict=True))
+    on_file: Counter[tuple[float | None, int]] = Counter()
     table = table_of(records)
-    if usable := table.take(table.usable(estimator)):
+    usable = table.take(table.usable(estimator))
+    if usable:
         scored = scored_by(usable, estimator, artifact.estimator).stored(clusters=False)
-        there.update(zip(scored.uncertainty, scored.error, strict=True))
-    if missing := (wanted - there).total():
+        on_file.update(zip(scored.uncertainty, scored.error, strict=True))
+    if missing := (fitted - on_file).total():
         raise UsageError(
             f"{missing} of the {len(calibration.error)} scores in the artifact are not among these records (by "
             f"{estimator}). Give the record file the artifact was fitted on, and the score it was fitted with."
         )
 
 
-def _ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Ranked]:
+def _score_ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Ranked]:
     """Rank the estimators with scores on the calibration records; empty with fewer than two."""
     keys = sorted(table_of(records).score_keys() - {ITEMS})
     if len(keys) < 2 or artifact.items is not None:
@@ -270,10 +232,10 @@ def _ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequen
 def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estimator: str) -> dict[str, Figure]:
     items = _measured(artifact.calibration)
     other = _measured(scored_by(test, estimator, artifact.estimator).stored(clusters=False)) if test else None
-    score, threshold, nouns = artifact.estimator, artifact.threshold, nouns_of(artifact)
+    nouns = nouns_of(artifact)
     return {
         "risk-coverage": risk_coverage(items, artifact.outcome, other, nouns=nouns),
-        "scores": score_histogram(items, threshold, score.unit, nouns=nouns),
+        "scores": score_histogram(items, artifact.threshold, artifact.estimator.unit, nouns=nouns),
     }
 
 

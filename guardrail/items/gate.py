@@ -52,9 +52,11 @@ def gate_of(
 ) -> Gate:
     """The gate of an artifact, on a score of whole answers or on items; see `guardrail.uncertainty.from_spec`.
 
+    It stands in this room because that of whole answers (`guardrail.decision`) lies below and knows no items.
+
     Args:
         artifact: The artifact.
-        judge: The judge object; for items the judge objects by path.
+        judge: For whole answers the judge object; for items the judge objects by path, as ``{"/total": judge}``.
         similarity: The similarity object.
         entailment: The entailment model object.
         scorer: The scorer.
@@ -83,12 +85,12 @@ def gate_of(
     return ItemsGate(artifact, running)
 
 
-def judges_among(artifact: CalibrationArtifact, given: Mapping[str, Judge]) -> Judge | Mapping[str, Judge] | None:
+def judges_among(artifact: CalibrationArtifact, judges: Mapping[str, Judge]) -> Judge | Mapping[str, Judge] | None:
     """The ``judge`` of `gate_of`, of judge objects by the name of their spec: one, or one for each field."""
     if artifact.kind == "items":
         by_path = ItemsSpec.of(artifact.estimator).judges
-        return {path: given[each.name] for path, each in by_path.items() if each.name in given}
-    return None if artifact.estimator.judge is None else given.get(artifact.estimator.judge.name)
+        return {path: judges[spec.name] for path, spec in by_path.items() if spec.name in judges}
+    return None if artifact.estimator.judge is None else judges.get(artifact.estimator.judge.name)
 
 
 # -- The verdict -------------------------------------------------------------------------------------------------------
@@ -125,15 +127,18 @@ def _named(item: Item, spec: ItemsSpec, schema: Mapping[str, Any] | None) -> str
     return None if named == item.path else named
 
 
+# What becomes of a verdict whose items are partly held back depends on the caller, who names one of two policies.
+
+
 def undivided(verdict: Verdict) -> Verdict:
-    """For callers that can use no item of an answer: an abstention unless everything is kept."""
+    """All or nothing, for callers that can use no item of an answer: an abstention unless everything is kept."""
     if not verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK:
         return verdict
     return verdict.model_copy(update={"accepted": False})
 
 
 def released_call(verdict: Verdict) -> Verdict:
-    """For callers that read the arguments of a call and never run it: a call of the kept arguments, accepted."""
+    """What is kept, for callers that read the arguments of a call and never run it: these arguments, accepted."""
     if verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK:
         return verdict
     return verdict.model_copy(update={"accepted": True})

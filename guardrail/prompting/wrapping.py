@@ -192,16 +192,23 @@ class PromptWrapping(Frozen):
         return values
 
     def _has_lines_of(self, options: Sequence[str], text: str) -> bool:
-        """Whether the text is a question followed by one line for each option, in order, as `render` writes them."""
+        r"""Whether the text is a question followed by one line for each option, in order, as `render` writes them.
+
+        With ``{label}) {text}`` and the options A and B, "Which?\nA) red\nB) blue" is; "Which?\nB) blue" is not.
+        """
         end = len(text)  # read from the end, because the text of an option may look like an earlier option
         for label in reversed(options):
             before, _, after = self.option_template.replace("{label}", label).partition("{text}")
-            mark = f"\n{before}" if before.strip() else after  # "A) red" begins with its sign, "red (A)" ends with it
-            place = text.rfind(mark, 0, end)
-            own_text = text[place + len(mark) : end] if before.strip() else text[:place].rpartition("\n")[2]
-            if place < 0 or not own_text.strip():
+            if before.strip():  # "A) red": the sign begins the line
+                sign = f"\n{before}"
+                start = text.rfind(sign, 0, end)
+                option_text = text[start + len(sign) : end]
+            else:  # "red (A)": it ends the line
+                start = text.rfind(after, 0, end)
+                option_text = text[:start].rpartition("\n")[2]
+            if start < 0 or not option_text.strip():
                 return False
-            end = place
+            end = start
         return bool(text[:end].strip())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ..judges.json_value import is_structured
 from ..types import Bindings, Missing, Sample, SampleSet, Unmeasured
@@ -13,10 +14,8 @@ __all__ = ["ESTIMATORS", "impossible_logprobs", "mean_logprob", "nll_of"]
 
 _CERTAIN = -1e-6
 """Log-probability above which a token is certain: single precision writes 0 there."""
-_POSSIBLE = math.log(0.01)
-"""Least log-probability of a token that cannot stand beside a certain one: their probabilities exceed 1."""
-
-
+_IMPOSSIBLE_BESIDE_CERTAIN = math.log(0.01)
+"""Log-probability above which a token contradicts one that is certain in its place: their sum exceeds 1."""
 _FEW = 4
 """Most tokens of an answer whose log-probabilities may all be exactly 0."""
 
@@ -41,23 +40,32 @@ def impossible_logprobs(drawn: SampleSet, bindings: Bindings | None = None) -> M
     """
     # Each of them, also of equal texts: of a greedy answer and an equal sample one may have the zeros.
     answers = [sample for sample in (drawn.primary, *drawn.samples) if sample is not None]
-    read = [] if is_structured(bindings) else [sample.logprobs or () for sample in answers]
-    if any(len(logprobs) > _FEW and not any(logprobs) for logprobs in read):
+    if not is_structured(bindings) and any(map(_only_zeros, answers)):
         return Missing(
             Unmeasured.NO_LOGPROBS, "each token of an answer has log-probability 0 exactly: the zeros are placeholders"
         )
-    certain = {each.comparable for each in answers if each.logprobs and min(each.logprobs) > _CERTAIN}
-    for text in certain:
-        for sample in answers:
-            other = sample.comparable
-            apart = not (other.startswith(text) or text.startswith(other))
-            if apart and min(sample.logprobs or (0.0,)) > _POSSIBLE:
-                return Missing(
-                    Unmeasured.NO_LOGPROBS,
-                    "each token of an answer has log-probability 0, and yet another answer was drawn: the zeros are "
-                    "placeholders, or come after a temperature of 0",
-                )
+    if _contradict(answers):
+        return Missing(
+            Unmeasured.NO_LOGPROBS,
+            "each token of an answer has log-probability 0, and yet another answer was drawn: the zeros are "
+            "placeholders, or come after a temperature of 0",
+        )
     return None
+
+
+def _only_zeros(answer: Sample) -> bool:
+    logprobs = answer.logprobs or ()
+    return len(logprobs) > _FEW and not any(logprobs)
+
+
+def _contradict(answers: Sequence[Sample]) -> bool:
+    """Whether every token of an answer is certain, and another answer goes another way without an unlikely token.
+
+    An answer without log-probabilities names no unlikely token either: that it was drawn is contradiction enough.
+    """
+    certain = {answer.comparable for answer in answers if answer.logprobs and min(answer.logprobs) > _CERTAIN}
+    other_way = {answer.comparable for answer in answers if min(answer.logprobs or (0.0,)) > _IMPOSSIBLE_BESIDE_CERTAIN}
+    return any(not (other.startswith(text) or text.startswith(other)) for text in certain for other in other_way)
 
 
 def nll_of(sample: Sample) -> float:

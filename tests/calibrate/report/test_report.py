@@ -13,8 +13,8 @@ from calibrate.data.split import split
 from calibrate.evaluation.label_checks import Suspicious
 from calibrate.pipeline import fit_artifact
 from calibrate.report import Report, assessment, compare_rules, write_report
+from calibrate.report.comparison import sweep
 from calibrate.report.content import contradictions
-from calibrate.report.page import sweep
 from guardrail.describe import guarantee, summary, why_infeasible
 from guardrail.errors import UsageError
 from guardrail.outcome import Infeasible
