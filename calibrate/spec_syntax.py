@@ -110,7 +110,10 @@ def items_flag(key: str) -> str:
 
 
 def estimator_flags(key: str) -> str:
-    """The options of `calibrate score RECORDS` that give the scores of a key, quoted for a shell."""
+    """The options of `calibrate score RECORDS` that give the scores of a key.
+
+    As a shell takes them, but for what a key does not hold: module and name of a scorer, and the model of a chat judge.
+    """
     name, *rest = cut(key, ":")
     if key == ITEMS:
         return "--items"
@@ -132,7 +135,7 @@ def _value(text: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value as `_value` reads it."""
+    """A value as `_value` reads it again; in a list or an object, what JSON cannot write becomes a text."""
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, str) and _BARE.fullmatch(value) and value == _value(value):
@@ -141,4 +144,5 @@ def _text(value: Any) -> str:
 
 
 def _option_text(value: Any) -> str:
+    """A number, true, false or none of a rule as `_value` reads it again; rules have no other settings."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

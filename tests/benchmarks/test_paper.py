@@ -10,6 +10,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from benchmarks.paper import __main__ as command
 from benchmarks.paper.markdown import across, beside, compact, form, with_blocks
@@ -101,10 +102,16 @@ def test_why_some_numbers_cannot_be_met() -> None:
             ("CoQA", "Qwen2.5-7B", "Fixed-50"),
         }:
             assert f"{row.scer * row.acceptance:.2f} %" in text
-    # LEC on LLaMA: FPR = .146 * .587 / .421 = .2036, (1 + .866 - .2036) / 2 = .8312. z = (.15 - .143)/.016 = .4375.
-    assert "at least 0.831" in text
-    assert "about 33 %" in text
-    assert "the table gives 12.95 and 13.8" in text
+    (lec,) = (row for row in MAIN if (row.dataset, row.model, row.label) == ("MedMCQA", "LLaMA-3.1-8B", "LEC-Direct"))
+    assert lec.power is not None
+    false_positives = lec.scer * (lec.acceptance / 100) / (1 - 0.579)  # the accuracy of LLaMA on MedMCQA
+    assert f"at least {(1 + lec.power / 100 - false_positives) / 2:.3f}" in text
+    assert f"about {100 * stats.norm.sf(0.15, 0.143, 0.016):.0f} %" in text
+    gains = [
+        mean_of(dataset, "A-CRC-QA", "acceptance") - mean_of(dataset, "UCB-HFD", "acceptance")
+        for dataset in ("CoQA", "MedMCQA")
+    ]
+    assert "the table gives {:.2f} and {:.1f}".format(*gains) in text
     ceilings = [100 * Population.binormal(p.accuracy, p.auroc["PE"]).ceiling(0.15) for p in POPULATIONS[2:]]
     assert "oracle accepts {:.1f} and {:.1f} %".format(*ceilings) in text
 

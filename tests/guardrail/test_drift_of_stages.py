@@ -33,7 +33,9 @@ def artifact(scale: list[float], threshold: float = 0.5) -> CalibrationArtifact:
 
 @pytest.mark.parametrize(("threshold", "saved"), [(1.0, 2), (0.5, 0), (0.1, 2)])
 def test_early_and_late_verdicts_are_counted_by_their_first_call(threshold: float, saved: int) -> None:
-    # "Oslo" has nll ln 2; half of the scale lies below, so F0(c) = .5: accepted at once, drawn, held back at once.
+    """The monitor of a cheap first stage would otherwise see only the questions for which more was drawn."""
+    # "Oslo" has nll ln 2, and half of the scale lies below: with disagreement d the score is .5 + .2 d. At 1.0 it is
+    # accepted whatever d is (.7 <= 1.0), at .1 held back (.5 > .1), and at .5 it takes the two samples to know d.
     own = artifact([0.0] * 150 + [5.0] * 150, threshold)
     judged = Guardrail(model=MODEL, artifact=own).assess("q?")
     assert judged.cost.saved == saved

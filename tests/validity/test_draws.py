@@ -45,6 +45,10 @@ ATTEMPTS = 8
 """Attempts within such a time."""
 
 
+class NoVerdictError(Exception):
+    """No attempt lived to its verdict."""
+
+
 class Failing(ScriptedChat):
     """Fails with a fixed chance at each call, or hangs when a caller's time is over; otherwise it answers."""
 
@@ -82,7 +86,7 @@ class Failing(ScriptedChat):
 
 
 def two_stages() -> Estimator:
-    """Scale 1/300, ..., 1: F0(c) is c, up to 1/300; w = .2."""
+    """u = F(c) + .2 d, of which F(c), the share of the scale 1/300, ..., 1 up to the nll c, is c up to 1/300."""
     cheap, second = make_estimator("sequence_nll"), make_estimator("primary_disagreement", judge=ExactJudge())
     return then(cheap, second, m=10, ranks=ranks_of(i / 300 for i in range(1, 301)))
 
@@ -105,7 +109,7 @@ def accepted(ask: Callable[[str], Any]) -> set[str]:
     for question in QUESTIONS:
         try:
             ask(question)
-        except AbstainedError:
+        except (AbstainedError, NoVerdictError):
             continue
         answered.add(question)
     return answered
@@ -134,8 +138,8 @@ def test_retries_after_failures_accept_nothing_that_an_undisturbed_call_would_no
 
 
 CLOCK = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",), question_slots=())
-OTHER_QUESTION = ("clock",)
-"""The negative control: a caller for whom the time makes another question, so that each attempt draws again."""
+QUESTION_SLOTS = ("clock",)
+"""The negative control: a prompt whose clock makes another question, so that each attempt draws again."""
 
 
 def at(second: int, question: str) -> Any:
@@ -168,7 +172,10 @@ def test_a_clock_in_a_slot_is_no_reason_to_draw_again() -> None:
 
 
 def test_negative_control_a_clock_selects_if_it_makes_another_question() -> None:
-    once, again = with_a_clock(1, staged=False), with_a_clock(6, OTHER_QUESTION, staged=False)
+    once = with_a_clock(1, staged=False)
+    again = with_a_clock(6, QUESTION_SLOTS, staged=False)
+    # At least nine of ten samples agree for .06 of the hard questions and .85 of the easy ones, and once in six times
+    # for .31 and all: the rate grows from .08 to .23.
     assert error_rate(again) > error_rate(once) + 0.05
 
 
@@ -187,7 +194,7 @@ async def within_time(guard: Guardrail, model: Failing, prompts: list[Any]) -> A
             return task.result()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    raise AbstainedError.__new__(AbstainedError)
+    raise NoVerdictError
 
 
 def in_a_loop(*, clock: tuple[str, ...] | None = None, **settings: Any) -> set[str]:
@@ -248,7 +255,7 @@ def in_processes_that_are_killed(slots: tuple[str, ...] = ()) -> set[str]:
             with suppress(Killed):
                 clock_guard(model, slots, remember=Draws(shared=keys)).invoke(at(second, question))
                 return
-        raise AbstainedError.__new__(AbstainedError)
+        raise NoVerdictError
 
     return accepted(ask)
 
@@ -260,18 +267,25 @@ INTERRUPTED: dict[str, Callable[[], set[str]]] = {
 }
 DRAWN_AGAIN: dict[str, Callable[[], set[str]]] = {
     "time limits, and a guard that forgets": partial(in_a_loop, remember=0),
-    "time limits, and a clock that makes another question": partial(in_a_loop, clock=OTHER_QUESTION),
-    "killed processes, and a clock that makes another question": partial(in_processes_that_are_killed, OTHER_QUESTION),
+    "time limits, and a clock that makes another question": partial(in_a_loop, clock=QUESTION_SLOTS),
+    "killed processes, and a clock that makes another question": partial(in_processes_that_are_killed, QUESTION_SLOTS),
 }
 
 
-@pytest.mark.parametrize("how", INTERRUPTED)
-def test_what_is_interrupted_accepts_what_an_undisturbed_call_would(how: str) -> None:
-    assert INTERRUPTED[how]() == undisturbed()
+@pytest.mark.parametrize("interruption", INTERRUPTED)
+def test_what_is_interrupted_accepts_what_an_undisturbed_call_would(interruption: str) -> None:
+    """A caller with a time limit would otherwise get more wrong answers than one who waits."""
+    assert INTERRUPTED[interruption]() == undisturbed()
 
 
-@pytest.mark.parametrize("how", DRAWN_AGAIN)
-def test_negative_control_interruptions_select_where_answers_are_drawn_again(how: str) -> None:
-    answered, once = DRAWN_AGAIN[how](), undisturbed()
+@pytest.mark.parametrize("interruption", DRAWN_AGAIN)
+def test_negative_control_interruptions_select_where_answers_are_drawn_again(interruption: str) -> None:
+    """Undisturbed 117 of 200 are expected (standard deviation 5), at a rate of .21; in eight attempts 183 (4), at .42.
+
+    Undisturbed: of the hard ones .2 at once, and of the others .06; of the easy ones .5 and .85. An attempt has time
+    for the first call alone: 1 - .8^8 and 1 - .5^8.
+    """
+    answered = DRAWN_AGAIN[interruption]()
+    once = undisturbed()
     assert len(answered) > 1.4 * len(once)
     assert error_rate(answered) > error_rate(once) + 0.1

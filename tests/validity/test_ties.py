@@ -19,6 +19,8 @@ ALPHA, DELTA, RUNS, LABELS = 0.15, 0.1, 200, 600
 FALSE_ALARM = 1e-4
 """Chance that a test here fails although the promise holds exactly at its limit."""
 POOL = 3_000
+TIE = 1e-3
+"""Levels lie .05 apart, so that no two of them are a tie."""
 MOST = int(stats.binom.ppf(1 - FALSE_ALARM, RUNS, DELTA))
 """More violations than this refute the promise."""
 _rng = np.random.default_rng(28)
@@ -29,38 +31,37 @@ WRONG = (_rng.random(POOL) < np.clip(0.02 + LEVEL + 0.14 * SECOND, 0, 1)).astype
 
 
 def ordered(second: NDArray[np.float64]) -> NDArray[np.float64]:
-    scores = [tie_order(1e-3, a, b) for a, b in zip(LEVEL.tolist(), second.tolist(), strict=True)]
-    assert all(isinstance(score, float) for score in scores)
+    scores = [tie_order(TIE, a, b) for a, b in zip(LEVEL.tolist(), second.tolist(), strict=True)]
     return np.array(scores, dtype=np.float64)
 
 
-def certificates(*, learns: bool) -> tuple[int, int, float]:
-    """Certificates, false ones (the error rate on the pool is above alpha), and the mean share answered.
+def certificates(*, learns: bool) -> tuple[int, int]:
+    """Certificates, and false ones: the error rate on the pool is above alpha.
 
     Args:
         learns: Whether the second score knows the wrong answers among the labelled questions.
     """
     rng = np.random.default_rng(7)
     served = ordered(SECOND)
-    on_file = ordered(SECOND * (1 + 9.0 * WRONG)) if learns else served
-    count, false, answered = 0, 0, 0.0
+    # Ten times as uncertain where the answer is wrong: on file nearly all right answers of a level come before these.
+    on_file = ordered(SECOND * np.where(WRONG, 10.0, 1.0)) if learns else served
+    count, false = 0, 0
     for _ in range(RUNS):
         drawn = rng.integers(0, POOL, size=LABELS)
         outcome = fit(on_file[drawn], WRONG[drawn], alpha=ALPHA, delta=DELTA)
         if outcome.threshold is not None:
-            accepted = served <= outcome.threshold
-            count, false = count + 1, false + bool(WRONG[accepted].mean() > ALPHA)
-            answered += float(accepted.mean()) / RUNS
-    return count, false, answered
+            count += 1
+            false += bool(WRONG[served <= outcome.threshold].mean() > ALPHA)
+    return count, false
 
 
 def test_the_certificate_fails_at_most_delta_of_the_time() -> None:
-    count, false, _ = certificates(learns=False)
-    assert count > RUNS / 2
+    """Whoever orders stated confidences by a second score would otherwise let more errors through than promised."""
+    count, false = certificates(learns=False)
+    assert count > RUNS / 2  # the promise is not kept by certifying nothing
     assert false <= MOST
 
 
-@pytest.mark.slow
 def test_negative_control_a_second_score_that_was_trained_on_the_labels() -> None:
-    _, false, _ = certificates(learns=True)
+    _, false = certificates(learns=True)
     assert false > MOST
