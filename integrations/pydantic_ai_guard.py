@@ -6,6 +6,7 @@ agent = Agent(model, capabilities=[GuardCapability("calibration.json", on_abstai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,11 +18,13 @@ from guardrail.errors import UsageError, require
 from guardrail.types import Bindings
 
 from ._agents.framework_guard import NOT_RUN, FrameworkGuard
+from ._agents.gates import MODELS
 from ._agents.options import GateOptions, Given
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import VerdictStore
 from ._frameworks.chat import shared_chat
+from ._openai.lru import LRU
 
 require("pydantic_ai", extra="pydantic-ai")
 
@@ -91,6 +94,7 @@ class GuardCapability(AbstractCapability[Any]):
     ) -> None:
         self._gate = FrameworkGuard(None, artifact, verdicts=verdicts, **options)
         self._settings = calibrated_settings or {}
+        self._wrapped: LRU[GuardedModel] = LRU(MODELS)  # each holds its model, so its id stays its own
 
     def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
         """Return this capability, for an agent whose runs can end with a call that waits for a person.
@@ -112,8 +116,9 @@ class GuardCapability(AbstractCapability[Any]):
         return self
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        """Return the guarded model."""
-        return GuardedModel(model, self._gate, calibrated_settings=self._settings)
+        """Return the guarded model, with the memory of what it was asked, of the models used last."""
+        wrapped = partial(GuardedModel, model, self._gate, calibrated_settings=self._settings)
+        return self._wrapped.get(id(model), wrapped)
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse

@@ -37,6 +37,7 @@ from ..types import (
     Cost,
     Fingerprint,
     Frozen,
+    Missing,
     Note,
     NoteKind,
     Reason,
@@ -186,9 +187,12 @@ class Assessor:
             if not self.usable_items(assessment.verdict).passes:
                 return assessment
         with streaming_disabled(), self.observers.around("guard" if served is None else "observe"):
-            if assessment is None:
+            fault, probing = None, Cost()
+            if self.probe:
+                fault, probing = yield from fault_steps(self.sampler.model, self.sampler.plan, self.fingerprint)
+            if assessment is None or fault is not None:  # a former acceptance by such an endpoint shows nothing
                 sampler = replace(self.sampler, callbacks=callbacks, question=question, memory=memory)
-                assessment = yield from self._judged(sampler, messages, served, turns or {}, name)
+                assessment = yield from self._judged(sampler, messages, served, turns or {}, name, fault, probing)
             if assessment.verdict is None:
                 return assessment
             observed = yield from self._observed(assessment, messages)
@@ -201,11 +205,20 @@ class Assessor:
         served: Sample | None,
         turns: Mapping[str, str],
         name: str,
+        fault: Missing | None,
+        probing: Cost,
     ) -> Steps[Assessment]:
-        """Probe, draw (of a served answer the samples behind it), judge, and remember the verdict under a name."""
-        fault, cost = None, Cost()
-        if self.probe:
-            fault, cost = yield from fault_steps(sampler.model, sampler.plan, self.fingerprint)
+        """Draw (of a served answer the samples behind it), judge, and remember the verdict under a name.
+
+        Args:
+            sampler: Draws, with the memory of the prompt.
+            messages: The prompt.
+            served: As in `assess_steps`.
+            turns: As in `assess_steps`.
+            name: What the verdict is remembered under.
+            fault: What the probe found wrong with the endpoint.
+            probing: The cost of a probe that was made just now, which the verdict bears.
+        """
         if fault is not None:  # the primary answer alone, for a person to see; nothing of it is remembered
             sampler = replace(sampler, plan=sampler.plan.primary_only(), memory=NOTHING)
         settled: Mapping[str, Uncertainty] = {}
@@ -221,7 +234,7 @@ class Assessor:
         by_name = {gate: unpromised(each, turns.get(each.artifact)) for gate, each in by_name.items()}
         verdict = strictest(by_name.values())
         log_fault(verdict, sampler.model)
-        assessment = Assessment(drawn, verdict.model_copy(update={"cost": verdict.cost + cost}), by_name)
+        assessment = Assessment(drawn, verdict.model_copy(update={"cost": verdict.cost + probing}), by_name)
         if verdict.passes or assessment.is_result:
             return (yield from _noted(assessment, sampler.memory, name))
         return assessment

@@ -242,7 +242,9 @@ class ReviewStore:
         check_text("who", who, LONGEST_NAME)
         with self.database.write() as transaction:
             row = rows.fetch(transaction, item, lock=True)
-            if row.state == "pending" and rows.is_held(row, transaction.now):
+            if (
+                row.state == "pending" and row.holder is not None
+            ):  # also after the lease, when its holder may yet decide
                 rows.change(transaction, row, who, "released", {"holder": row.holder}, **_PUT_BACK)
 
     def decide(self, lease: Lease, decision: Decision) -> Item:

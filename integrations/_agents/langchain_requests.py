@@ -32,11 +32,15 @@ from langgraph.config import get_config  # noqa: E402
 
 def step_of(request: ModelRequest[Any]) -> AgentStep:
     """A request in the words of the gate."""
+    answers = tuple(_specs(request.response_format))
     return AgentStep(
         model=request.model,
         messages=(*([] if request.system_message is None else [request.system_message]), *request.messages),
-        answers=tuple(_specs(request.response_format)),
-        bindings=bindings_for(request.tools, tool_choice=request.tool_choice),
+        answers=answers,
+        # The tools of structured answers are not among those of the request, and so cannot be its choice.
+        bindings=bindings_for(
+            request.tools, tool_choice=None if request.tool_choice in answers else request.tool_choice
+        ),
         thread=_this_thread(),
     )
 

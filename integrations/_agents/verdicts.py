@@ -54,10 +54,11 @@ class VerdictStore:
             self._prepare(db)
 
     def put(self, key: str, note: MessageNote, *, first: bool = False) -> None:
-        """Store a note; ``first``: a note that the key already has stays."""
-        into, row = "INSERT OR IGNORE" if first else "REPLACE", (key, note.model_dump_json(), time.time())
+        """Store a note; ``first``: a note that the key already has stays, and counts as stored now."""
+        text = "COALESCE((SELECT note FROM verdict WHERE id = ?), ?)" if first else "?"
+        row = (key, *([key] if first else []), note.model_dump_json(), time.time())
         with self._connected() as db, db:
-            db.execute(f"{into} INTO verdict (id, note, stored) VALUES (?, ?, ?)", row)
+            db.execute(f"REPLACE INTO verdict (id, note, stored) VALUES (?, {text}, ?)", row)
             if self._memory is not None:
                 db.execute("DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,))
 

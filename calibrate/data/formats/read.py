@@ -216,8 +216,8 @@ def _model_of(path: Path, rows: Iterable[RawRow], columns: ColumnMap) -> str | N
     Raises:
         UsageError: They name several.
     """
-    named = (str(row.values.get("model") or "").strip() for row in rows)
-    models = Counter(name for name in named if name)
+    named = (row.values.get("model") for row in rows)
+    models = Counter(text for name in named if name is not None and (text := str(name).strip()))
     if len(models) > 1:
         there = ", ".join(f"{name} ({count} rows)" for name, count in models.items())
         (column,) = columns.of("model")

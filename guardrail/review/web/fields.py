@@ -94,12 +94,18 @@ class ArgumentRow:
         if self.widget == "lines":
             return [line.strip() for line in text.splitlines() if line.strip()]
         try:
-            return json.loads(text)
+            value = json.loads(text)
         except (ValueError, RecursionError):
-            must = "a number, such as 40 or 12.5" if self.widget == "number" else 'JSON, such as 5, true or "a text"'
-            raise UsageError(
-                f"{self.label} must be {must}, got {text[:60]!r}. Correct it; nothing was changed."
-            ) from None
+            is_right = False
+        else:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            is_right = {"number": is_number, "choice": text in dict(self.options)}.get(self.widget, True)
+        if not is_right:
+            must = {"number": "a number, such as 40 or 12.5", "choice": "one of its choices"}.get(
+                self.widget, 'JSON, such as 5, true or "a text"'
+            )
+            raise UsageError(f"{self.label} must be {must}, got {text[:60]!r}. Correct it; nothing was changed.")
+        return value
 
 
 def purpose_of(content: Content, tool: str) -> str:

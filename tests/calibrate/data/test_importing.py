@@ -511,6 +511,9 @@ def test_a_file_with_several_models_is_read_one_by_one(tmp_path: Path) -> None:
     chosen = r"--rows \"\[\?system_name == 'big'\]\"\."
     with pytest.raises(UsageError, match=rf"several models: big \(2 rows\), small \(2 rows\).*{chosen}"):
         import_file(path, ImportSettings(columns=columns))
+    numbered = jsonl(tmp_path / "0.jsonl", [{**row, "system_name": int(row["system_name"] == "big")} for row in rows])
+    with pytest.raises(UsageError, match=r"several models: 1 \(2 rows\), 0 \(2 rows\)"):
+        import_file(numbered, ImportSettings(columns=columns))
     imported = import_file(path, ImportSettings(columns=columns, rows="[?system_name == 'small']"))
     assert [record.answer for record in imported.file.records] == ["small on q1", "small on q2"]
     assert imported.file.header.model.model == "small"

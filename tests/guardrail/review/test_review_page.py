@@ -148,7 +148,7 @@ def test_edited_tool_calls(take: Take) -> None:
     call = {"name": "transfer", "arguments": {"amount": 5, "text": "For Ann", "days": [1], "to": "\u202ebob"}}
     desk = take(held_back(candidate={"tool_calls": [call]}, kind="tool_call"))
     assert '<dt>amount</dt><dd class="pre">5</dd><dt>text</dt><dd class="pre">For Ann</dd>' in desk.page
-    for wrong in ("{", "4o", "4 euros"):
+    for wrong in ("{", "4o", "4 euros", "true", "null", '"4"', "[4]"):  # no number, though JSON: a tool may take it
         status, text = desk.decide(action="edit", **{"argument:0:0": wrong})
         assert (status, "amount must be a number" in text) == (400, True)
     desk.decide(action="edit", **{"argument:0:0": "4", "argument:0:1": "For Ann\r\nand Bob", "argument:0:2": ""})
@@ -205,7 +205,7 @@ def test_the_form_of_a_call_follows_the_tools_schema(take: Take) -> None:
         ("argument:0:1", "501", "amount: 501 is greater than the maximum of 500"),
         ("argument:0:1", "12,5", "Amount must be a number"),
         ("argument:0:1", "", "&#39;amount&#39; is a required property"),
-        ("argument:0:2", '"stolen"', "reason: &#39;stolen&#39; is not one of"),
+        ("argument:0:2", '"stolen"', "reason must be one of its choices"),
     ],
 )
 def test_an_edit_that_the_tool_would_refuse_consumes_nothing(take: Take, field: str, value: str, why: str) -> None:

@@ -153,6 +153,16 @@ def test_taking_a_named_item(store: ReviewStore) -> None:
         store.claim("bob", item="nothing-like-it")
 
 
+def test_who_held_an_item_last_decides_it_no_more_once_it_was_taken_back(store: ReviewStore, now: list[float]) -> None:
+    """Until somebody else claims an item, its reviewer can still decide after the lease; an administrator ends that."""
+    item = store.enqueue(content("one"))
+    lease = claim(store, "ann", seconds=10)
+    now[0] += 11
+    store.take_back(item.id, who="admin")
+    with pytest.raises(LeaseLostError):
+        store.decide(lease, APPROVE)
+
+
 def test_what_was_taken_back_comes_in_its_turn_for_everybody(store: ReviewStore) -> None:
     first, second = store.enqueue(content("one")), store.enqueue(content("two"))
 

@@ -25,6 +25,7 @@ from pydantic import Field, PrivateAttr
 from guardrail import Guardrail, Reason, Unmeasured
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.sampling import prober as _probe
+from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import arun, run
 from guardrail.sampling.probe import (
     PROMPT,
@@ -550,6 +551,16 @@ def test_what_an_unfit_endpoint_gave_is_not_remembered(now: list[float]) -> None
     assert guarded.assess("sure?").uncertainty.reason is Unmeasured.NO_LOGPROBS
     model.probability, now[0] = 0.5, UNFIT_FOR
     assert guarded.assess("sure?").accepted
+
+
+def test_an_acceptance_that_a_probe_would_have_refused_is_not_given_again() -> None:
+    """A cache in front of the model makes every question look certain; a guard without a probe believes it."""
+    model, draws = Remote(script=SCRIPT, replies=["g"]), Draws()
+    unprobed = guard(model, remember=draws, probe="off")
+    assert unprobed.assess("sure?").accepted
+    verdict = guard(model, remember=draws).assess("sure?")
+    assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.DEGENERATE_SAMPLES)
+    assert unprobed.assess("sure?").cost.calls == 0, "what was held back for the endpoint's fault is not remembered"
 
 
 def test_a_slow_probe_stands_in_the_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

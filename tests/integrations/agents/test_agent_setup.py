@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
 
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
@@ -160,6 +161,23 @@ def test_bindings_of_an_agent_are_what_its_model_is_offered(schema: Any) -> None
     agent: Any = create_agent(model, TOOLS, system_prompt=SYSTEM, middleware=[gate], response_format=schema)
     result = agent.invoke({"messages": "?"})
     assert result.get("structured_response") == (None if schema is None else Weather(degrees=5))
+
+
+class Insisting(AgentMiddleware[Any, Any]):
+    """Middleware that lets the model answer by the structured answer's tool alone."""
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        return handler(request.override(tool_choice="Weather"))
+
+
+def test_a_structured_answer_may_be_the_models_only_choice() -> None:
+    model = AgentChat(default=[calls(("Weather", {"degrees": 5}))])
+    bindings = agent_bindings(model, TOOLS, response_format=ToolStrategy(Weather), middleware=[Insisting()])
+    artifact = make_artifact(model, prompt=PromptWrapping(system=SYSTEM), n=4, bindings=bindings)
+    gate = GuardrailMiddleware(artifact, exempt=["balance", "transfer", "close"], on_abstain="message")
+    settings: Any = {"middleware": [Insisting(), gate], "response_format": ToolStrategy(Weather)}
+    agent: Any = create_agent(model, TOOLS, system_prompt=SYSTEM, **settings)
+    assert agent.invoke({"messages": "?"})["structured_response"] == Weather(degrees=5)
 
 
 @pytest.mark.parametrize("strategy", [ToolStrategy(Weather), ProviderStrategy(Weather)])

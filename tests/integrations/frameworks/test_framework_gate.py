@@ -220,6 +220,19 @@ async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
     assert (guard.given_out(unsure_question, ABSTENTION))[0] is False
 
 
+async def test_an_answer_that_goes_out_again_is_known_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the output guardrail stops an answer that was given out a second ago, because the first time is old."""
+    now = [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    model = ScriptedChat(default=["Paris"])
+    guard = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=VerdictStore())
+    for moment in (1000.0, 1100.0):
+        now[0] = moment
+        await guard.note_answer(ASKED, "Paris", await guard.ask(ASKED, Bindings()))
+    guard.verdicts.purge(older_than=50)
+    assert guard.given_out(ASKED, "Paris")[0] is True
+
+
 async def test_an_abstention_is_marked_and_not_known_by_its_wording() -> None:
     """A wording that differs each time, such as one with the time in it, must not pass for an answer."""
     clock = itertools.count()

@@ -64,6 +64,7 @@ from integrations._agents.decisions import ANSWERED
 from integrations._agents.framework_guard import APPROVED
 from integrations._frameworks.pydantic_ai_calls import same_json
 from integrations._frameworks.pydantic_ai_model import GuardedModel
+from integrations._openai.lru import LRU
 from integrations.pydantic_ai_guard import (
     GuardCapability,
     PydanticAIChat,
@@ -268,6 +269,17 @@ async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_agai
     if again != "attempt":
         result = await (first if again == "run" else new_agent()).run("?")
     assert (result.output, len(inner.calls)) == ("Not sure.", N + 1)
+
+
+async def test_a_question_is_drawn_once_however_many_models_other_agents_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a busy process would draw a held-back question again, which selects."""
+    monkeypatch.setattr("integrations._frameworks.chat._chats", LRU[Any](1))
+    monkeypatch.setattr("integrations._agents.gates._shared", LRU[Any](1))
+    inner, other = Scripted([*UNSURE_TEXT, *["Rome"] * 20]), Scripted(SURE_TEXT)
+    asked = agent(inner, capabilities=[GuardCapability(artifact_for(inner), on_abstain="message", **OPTIONS)])
+    elsewhere = agent(other, capabilities=[GuardCapability(artifact_for(other), on_abstain="message", **OPTIONS)])
+    outputs = [(await each.run("?")).output for each in (asked, elsewhere, asked)]
+    assert (outputs[0], outputs[2], len(inner.calls)) == ("Not sure.", "Not sure.", N + 1)
 
 
 async def test_a_later_question_is_asked_after_an_abstention() -> None:
