@@ -32,12 +32,16 @@ def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
 def _read_by(spec: EstimatorSpec) -> tuple[bool, bool, set[str]] | None:
     """Whether an estimator reads samples and log-probabilities, and its follow-ups; None where that is unknown."""
     if spec.name in COMBINATIONS:
-        read = [_read_by(part) for part in Parts.from_stored(spec.params).parts]
-        known = [each for each in read if each is not None]
-        if len(known) < len(read):
-            return None
-        samples, logprobs, asked = zip(*known, strict=True)
-        return any(samples), any(logprobs), set[str]().union(*asked)
+        samples = logprobs = False
+        follow_ups: set[str] = set()
+        for part in Parts.from_stored(spec.params).parts:
+            read = _read_by(part)
+            if read is None:
+                return None
+            samples |= read[0]
+            logprobs |= read[1]
+            follow_ups |= read[2]
+        return samples, logprobs, follow_ups
     if spec.name.startswith(SCORE):
         return "samples" in spec.params["reads"], "logprobs" in spec.params["reads"], {spec.name}
     if spec.name == ITEMS:

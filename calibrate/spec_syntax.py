@@ -27,7 +27,9 @@ _BARE = re.compile(r"[^\s\"(){}\[\],]+(?: +[^\s\"(){}\[\],]+)*")
 
 def cut(text: str, mark: str) -> list[str]:
     """Parts of a text between marks; a mark in brackets or in double quotes separates nothing."""
-    parts, depth, quoted, escaped = [""], 0, False, False
+    parts = [""]
+    depth = 0
+    quoted = escaped = False
     for character in text:
         if character == mark and not depth and not quoted:
             parts.append("")
@@ -59,9 +61,10 @@ def parse_name(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         UsageError: The text has another form.
     """
-    if (short := _FROM_JUDGE.fullmatch(text)) is not None:
-        judge, own = parse_name(short["judge"])
-        return "from_judge", {"judge": {"name": judge, "params": own}}
+    short = _FROM_JUDGE.fullmatch(text)
+    if short is not None:
+        judge, judge_params = parse_name(short["judge"])
+        return "from_judge", {"judge": {"name": judge, "params": judge_params}}
     match = _NAMED.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"cannot read {text!r}. Write a name, or a name with parameters: text(threshold=0.6).")
@@ -83,10 +86,10 @@ def parse_rule(text: str) -> tuple[str, dict[str, Any]]:
         UsageError: An option without a value or given twice. Unknown rules and options are found when it is used.
     """
     name, colon, rest = text.partition(":")
-    given = [assignment(part) for part in cut(rest, ",")] if colon else []
-    if not all(key and value for key, value in given) or len(dict(given)) < len(given):
+    options = [assignment(part) for part in cut(rest, ",")] if colon else []
+    if not all(key and value for key, value in options) or len(dict(options)) < len(options):
         raise UsageError(f"rule {text!r} must be name:option=value,..., each option once. Write e.g. acrc:k_min=1.")
-    return name, {key: _value(value) for key, value in given}
+    return name, {key: _value(value) for key, value in options}
 
 
 def rule_text(name: str, options: Mapping[str, Any]) -> str:
@@ -125,7 +128,10 @@ def estimator_flags(key: str) -> str:
 
 
 def _value(text: str) -> Any:
-    """A number, true, false or none, a list or object as JSON or Python writes it, or else the text."""
+    """A number, true, false or none, a list or object as JSON or Python writes it, or else the text.
+
+    Reads back what `_text` writes of any JSON value, and what `_option_text` writes of numbers, true, false and none.
+    """
     with suppress(ValueError):
         return json.loads(f"0{text}" if text.startswith(".") else text)
     if text.startswith(("{", "[")):

@@ -103,8 +103,8 @@ def _test_router(asked: Asked, artifact: RouterArtifact) -> Outcome:
     file, key = _fresh_records(asked, artifact.gates[0])
     audits = audit_router(artifact, file.records, key, level=asked.level, anytime=asked.anytime)
     print_audits(audits)
-    content = {name: each.model_dump(mode="json") for name, each in audits.items()}
-    return any(each.verdict == "refuted" for each in audits.values()), content
+    content = {name: result.model_dump(mode="json") for name, result in audits.items()}
+    return any(result.verdict == "refuted" for result in audits.values()), content
 
 
 def _test_gate(asked: Asked, artifact: CalibrationArtifact) -> Outcome:
@@ -116,8 +116,8 @@ def _test_gate(asked: Asked, artifact: CalibrationArtifact) -> Outcome:
     refuted = result.verdict == "refuted"
     if refuted:
         finish([], *result.remedies(fresh_command(artifact, key, asked.records, asked.artifact, asked.typed)))
-        for each in asked.records:
-            for missing in _unwritten(each, artifact, key):
+        for path in asked.records:
+            for missing in _unwritten(path, artifact, key):
                 print_line(f"Before that, as it was done in memory only: {missing}")
     else:
         finish([], f"calibrate report {listed([asked.artifact])}")
@@ -126,7 +126,7 @@ def _test_gate(asked: Asked, artifact: CalibrationArtifact) -> Outcome:
 
 def _test_cascade(asked: Asked, artifact: CascadeArtifact) -> Outcome:
     """Test the answers that the stages give together."""
-    files = [read_records(each) for each in asked.records]
+    files = [read_records(path) for path in asked.records]
     result = audit_cascade(artifact, files, level=asked.level, anytime=asked.anytime)
     _print_verdict(result)
     rows = [(str(i), str(stage.n_accepted), str(stage.n_errors)) for i, stage in enumerate(result.stages, start=1)]
@@ -139,9 +139,9 @@ def _test_cascade(asked: Asked, artifact: CascadeArtifact) -> Outcome:
 
 def _print_verdict(result: PromiseTest) -> None:
     """Print what `print(result)` shows, the verdict in a box."""
-    title, style = result.verdict.capitalize(), COLOURS[result.verdict]
     text = "\n\n".join(result.findings)
-    console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
+    style = COLOURS[result.verdict]
+    console.print(Panel(escape(text), title=result.verdict.capitalize(), title_align="left", border_style=style))
     for line in result.remarks:
         print_line(line)
 
@@ -153,13 +153,14 @@ def _compare_scores(asked: Asked, artifact: Artifact) -> Outcome:
             f"{asked.artifact} holds several gates, and --unlabelled compares the scores of one. Audit with labels."
         )
     file, key = _fresh_records(asked, artifact, labels=False)
-    test, measured = Drift(artifact, delta=asked.level), _compared(artifact, file.records, key)
+    measured = _compared(artifact, file.records, key)
     if not measured:
         raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")
+    test = Drift(artifact, delta=asked.level)
     state, _ = test.take(test.start, *measured)
     left_out = len(file.records) - len(measured)
     _print_drift(state.alarm, state.n, left_out, nouns_of(artifact))
-    flags = " ".join(f"--records {shlex.quote(str(each))}" for each in asked.records)
+    flags = " ".join(f"--records {shlex.quote(str(path))}" for path in asked.records)
     finish([], f"calibrate audit {flags}{asked.typed} --artifact {listed([asked.artifact])} (needs labels)")
     alarm = None if state.alarm is None else state.alarm.shown
     return alarm is not None, {"artifact": artifact.digest, "alarm": alarm, "n": state.n, "left_out": left_out}
@@ -170,17 +171,19 @@ def _compared(artifact: CalibrationArtifact, records: RecordTable, key: str) -> 
     if scale_of(artifact.estimator) is None:
         numbers = records.compared(key)
         return [float(number) for number in numbers[~np.isnan(numbers)]]
-    test, stored = Drift(artifact), (record.scores.get(key) for record in records)
-    found = (test.compared(score) for score in stored if score is not None)
-    return [number for number in found if number is not None]
+    test = Drift(artifact)
+    scores = (record.scores.get(key) for record in records)
+    compared = (test.compared(score) for score in scores if score is not None)
+    return [number for number in compared if number is not None]
 
 
 def _print_drift(alarm: Alarm | None, n: int, left_out: int, nouns: Nouns) -> None:
-    text = f"{n} scores do not refute that these {nouns.asked} are like the calibration {nouns.asked}."
-    title, style = "No drift found", "green"
-    if alarm is not None:
-        title, style, text = "Drift", "red", f"{alarm.detail} The alarm was raised at score {alarm.at} of {n}."
-    console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
+    if alarm is None:
+        text = f"{n} scores do not refute that these {nouns.asked} are like the calibration {nouns.asked}."
+        console.print(Panel(escape(text), title="No drift found", title_align="left", border_style="green"))
+    else:
+        text = f"{alarm.detail} The alarm was raised at score {alarm.at} of {n}."
+        console.print(Panel(escape(text), title="Drift", title_align="left", border_style="red"))
     if left_out:
         print_line(f"{left_out} records have no score and are left out; if their share has grown, something changed.")
 

@@ -88,8 +88,10 @@ def _learn_answers(asked: Learning, in_force: Path) -> None:
         with bar(console, "Reading reviews", "items") as progress:
             pool = read_reviews(store, list(judged.values()), since=asked.seconds, progress=progress)
         _print_pool(pool)
-        for path, each in judged.items():
-            _print_accepted(pool.of(each), each, asked.missing, f" by {path.name}" if asked.earlier else "")
+        for path, judging_artifact in judged.items():
+            _print_accepted(
+                pool.of(judging_artifact), judging_artifact, asked.missing, f" by {path.name}" if asked.earlier else ""
+            )
         if asked.monitor is not None:
             _feed_monitor(store, pool, artifact, asked.monitor, asked.missing)
     if out is None or records is None:
@@ -146,20 +148,20 @@ def _print_accepted(pool: ReviewPool, artifact: CalibrationArtifact, missing: Mi
         return
     promised = bounds_answers(artifact.outcome.rule)
     target = f"; promised {percent(artifact.alpha)}" if promised else ""
-    how = "exact" if error.exact else "betting, over several audit rates"
+    interval_kind = "exact" if error.exact else "betting, over several audit rates"
     without = f", {error.undecided} of them undecided" if error.undecided else ""
     print_line(
         f"Error among {nouns.given}{gate}: {percent(error.estimate)} ({error.wrong} of {error.audited} audited "
-        f"wrong{without}; 95 % interval {percent(error.low)} to {percent(error.high)}, {how}{target}). "
+        f"wrong{without}; 95 % interval {percent(error.low)} to {percent(error.high)}, {interval_kind}{target}). "
         f"About {percent(error.acceptance)} of the measured {nouns.asked} were {nouns.accepted}.",
         "red" if promised and error.low > artifact.alpha else None,
     )
     if (counts := given_items(pool, missing=missing)) is None:
         return
-    wrong, given, share = counts
+    wrong, n_given_out, share = counts
     about = artifact.outcome
     print_line(
-        f"Wrong among the items given: {percent(share)} ({wrong} of {given} in audits"
+        f"Wrong among the items given: {percent(share)} ({wrong} of {n_given_out} in audits"
         + (f"; promised {percent(about.alpha)})." if about.rule == "wrong_share" else ").")
         + " An answer with a wrong item is an error above."
     )

@@ -134,15 +134,15 @@ def _plan_scopes(asked: Planned) -> None:
         )
     budgets, repetitions = sorted(set(asked.labels or (300,))), asked.repetitions
     with bar(console, "simulating", "scopes") as progress:
-        found = plan_scope(
+        plans = plan_scope(
             population, alpha=asked.alpha, labels=budgets, rule=rule, repetitions=repetitions, progress=progress
         )
-    if not found:
+    if not plans:
         raise UsageError(f"{scores.size} scored questions are too few to draw {budgets[0]} from. Score more.")
-    cells = {each: f"{100 * accepted:.1f} ({100 * none:.0f})" for each, (accepted, none) in found.items()}
+    cells = {cell: f"{100 * accepted:.1f} ({100 * none:.0f})" for cell, (accepted, none) in plans.items()}
     shown = [
         ["all" if share == 1 else f"lowest {share:.0%}", *(cells.get((share, n), "-") for n in budgets)]
-        for share in sorted({share for share, _ in found}, reverse=True)
+        for share in sorted({share for share, _ in plans}, reverse=True)
     ]
     print_line(
         f"Answered of all questions, % (in brackets: calibrations that answer nothing, %), by rule {rule}, where "
@@ -151,7 +151,7 @@ def _plan_scopes(asked: Planned) -> None:
     console.print(table("", ["labels from", *map(str, budgets)], shown))
     print_line(f"Simulated: {repetitions} calibrations on {scores.size} real scores, errors {errors}.", "dim")
     flags = " ".join(f"--records {shlex.quote(str(path))}" for path in asked.records)
-    share, n = max(found, key=lambda each: (each[1], found[each][0]))
+    share, n = max(plans, key=lambda cell: (cell[1], plans[cell][0]))
     finish([], f"calibrate sample {flags} --scope {share:g} --n {n}")
 
 

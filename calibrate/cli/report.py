@@ -93,8 +93,8 @@ def _write_page(asked: Page, records: Sequence[Path]) -> None:
     tested = open_pool(test, asked.columns) if test else None
     keys = keys_of_score(file.header, loaded.estimator)
     key = keys[0] if keys else chosen_estimator(file, None)
-    for each in filter(None, (file, tested)):
-        require_same(loaded, each, key)
+    for record_file in filter(None, (file, tested)):
+        require_same(loaded, record_file, key)
     page = Report.of(
         loaded,
         file.records,

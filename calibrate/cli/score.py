@@ -94,7 +94,7 @@ def score(
     if everything:
         computed = {spec.name for spec in header.estimators.values()}
         others = [make_estimator(name) for name in list_estimators() if name not in computed]
-        missing = [(each.name, lacking(each, header.plan) or "") for each in others]
+        missing = [(other.name, lacking(other, header.plan) or "") for other in others]
         if missing:
             console.print(table("Not computed", ("uncertainty", "what is missing"), missing, texts=2))
     named = None if everything else (names or [load_scorer(text).follow_up for text in scorer or ()])[0]
@@ -142,10 +142,11 @@ def _estimators(
 
     Models keep their verdicts in ``cache``, which is then added to ``opened``.
     """
-    own: list[Scorer] = [load_scorer(text) for text in scorers]
-    estimators = [parse_estimator(name, bindings=plan.bindings, scorers=own) for name in names]
-    estimators += [each.estimator for each in own]
-    estimators += supported(plan) if everything else []
+    loaded: list[Scorer] = [load_scorer(text) for text in scorers]
+    estimators = [parse_estimator(name, bindings=plan.bindings, scorers=loaded) for name in names]
+    estimators += [scorer.estimator for scorer in loaded]
+    if everything:
+        estimators += supported(plan)
     if not uses_models(estimators):
         return estimators
     if cache is None:
@@ -155,7 +156,7 @@ def _estimators(
         )
     opened.append(cache)
     verdicts = PairCache(cache)
-    return [with_cache(each, verdicts) for each in estimators]
+    return [with_cache(estimator, verdicts) for estimator in estimators]
 
 
 def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:

@@ -95,8 +95,12 @@ class ChatLabelJudge(CorrectnessRule):
         for start in range(0, len(asked), _IN_FLIGHT):
             batch = list(asked)[start : start + _IN_FLIGHT]
             drawn = dict(zip(batch, Sampler(self._model, _PLAN).draw([asked[key] for key in batch]), strict=True))
-            fresh = {key: each.primary.text for key, each in drawn.items() if each.primary is not None}
-            failed |= {key: each.problem_detail for key, each in drawn.items() if each.primary is None}
+            fresh = {
+                key: sample_set.primary.text for key, sample_set in drawn.items() if sample_set.primary is not None
+            }
+            failed |= {
+                key: sample_set.problem_detail for key, sample_set in drawn.items() if sample_set.primary is None
+            }
             if not (fresh or replies or cache):  # a judge that has answered before will answer again
                 raise GuardrailError(
                     f"the judge failed on the first {len(batch)} answers: {next(iter(failed.values()))}\nThe rest "

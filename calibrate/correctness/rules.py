@@ -83,7 +83,8 @@ class TokenF1(CorrectnessRule):
         return _matched(answer, question, partial(self._same, question.question))
 
     def _same(self, question: str, answer: str, reference: str) -> bool:
-        ours, theirs = read(answer), read(reference)
+        ours = read(answer)
+        theirs = read(reference)
         if ours.normal == theirs.normal:
             return True
         if ours.marks != theirs.marks or CHANGING & {*ours.words} != CHANGING & {*theirs.words}:
@@ -91,8 +92,12 @@ class TokenF1(CorrectnessRule):
         numbers = [sorted(filter(has_digit, reading.words)) for reading in (ours, theirs)]
         if all(numbers) and numbers[0] != numbers[1]:
             return False
-        own = own_words(question, answer), own_words(question, reference)
-        return min(_f1(ours.words, theirs.words), _f1(*own) if all(own) else 1) >= self.threshold
+        overlap = _f1(ours.words, theirs.words)
+        new_in_answer = own_words(question, answer)
+        new_in_reference = own_words(question, reference)
+        if new_in_answer and new_in_reference:
+            overlap = min(overlap, _f1(new_in_answer, new_in_reference))
+        return overlap >= self.threshold
 
 
 def _f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
@@ -130,8 +135,8 @@ _MULTIPLE = re.compile(r"-\s*[^\W\d_]\b|\d[^\W\d_]\b")
 
 def _matched(answer: str, question: Question, same: Callable[[str, str], bool]) -> Label:
     """Right iff a reading of the answer and a reference are the same."""
-    pairs = ((text, each) for each in question.references for text in _readings(question, answer, each))
-    return Label(any(same(text, reference) for text, reference in pairs))
+    readings = ((_readings(question, answer, reference), reference) for reference in question.references)
+    return Label(any(same(text, reference) for texts, reference in readings for text in texts))
 
 
 def _readings(question: Question, answer: str, reference: str) -> tuple[str, ...]:

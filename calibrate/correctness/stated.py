@@ -144,7 +144,8 @@ class _Reference(NamedTuple):
 
 def _doubt(sentences: Sequence[Sequence[_Word]], reference: _Reference, asked: frozenset[str]) -> str | None:
     """None if a sentence states the reference; else why it does not, or "" if nothing comes near."""
-    first, form = sentences[0], reference.words
+    first = sentences[0]
+    form = reference.words
     is_equal = len(sentences) == 1 and [word.text for word in first] == [word.text for word in form]
     if is_equal and ("-" in first[0].gap) == ("-" in form[0].gap):
         return None
@@ -155,12 +156,15 @@ def _doubt(sentences: Sequence[Sequence[_Word]], reference: _Reference, asked: f
         for words in sentences
         for start, end in _spans(words, reference, asked)
     ]
-    return None if "" in doubts else doubts[0] if doubts else ""
+    if "" in doubts:
+        return None
+    return doubts[0] if doubts else ""
 
 
 def _spans(words: Sequence[_Word], reference: _Reference, asked: frozenset[str]) -> Iterator[tuple[int, int]]:
     """Places of a reference in a sentence: that of its first word, and the one behind its last."""
-    texts, wanted = [word.text for word in words], [word.text for word in reference.words]
+    texts = [word.text for word in words]
+    wanted = [word.text for word in reference.words]
     n = len(wanted)
     if reference.kind == "date":
         for _, _, fields in _dates(reference.words):
@@ -183,19 +187,23 @@ def _spans(words: Sequence[_Word], reference: _Reference, asked: frozenset[str])
 def _dates(words: Sequence[_Word]) -> Iterator[tuple[int, int, dict[str, int]]]:
     """Dates with the name of a month: where they begin and end, with the day, month and year that they give."""
 
-    def number(place: int) -> int:
-        return int(words[place].text) if 0 <= place < len(words) and words[place].text.isdecimal() else 0
+    def number(index: int) -> int:
+        return int(words[index].text) if 0 <= index < len(words) and words[index].text.isdecimal() else 0
 
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word.text not in _MONTHS or (word.text == "may" and not word.capital):
             continue
-        fields, start, end = {"month": _MONTHS[word.text]}, place, place + 1
-        if 0 < number(place - 1) <= 31:
-            fields["day"], start = number(place - 1), place - 1
-        elif 0 < number(place + 1) <= 31:
-            fields["day"], end = number(place + 1), place + 2
+        fields = {"month": _MONTHS[word.text]}
+        start, end = index, index + 1
+        if 0 < number(index - 1) <= 31:
+            fields["day"] = number(index - 1)
+            start = index - 1
+        elif 0 < number(index + 1) <= 31:
+            fields["day"] = number(index + 1)
+            end = index + 2
         if number(end) >= 1000:
-            fields["year"], end = number(end), end + 1
+            fields["year"] = number(end)
+            end += 1
         yield start, end, fields
 
 
@@ -214,12 +222,13 @@ _REACH = 6
 
 def _beside(words: Sequence[_Word], start: int, end: int, reference: _Reference, asked: frozenset[str]) -> str:
     """Return the reason why a sentence takes a reference back; "" if it does not."""
-    texts, own = [word.text for word in words], {word.text for word in reference.words}
-    beside = {*texts[:start], *texts[end : end + _REACH]} - asked - own
+    texts = [word.text for word in words]
+    beside = {*texts[:start], *texts[end : end + _REACH]} - asked - {word.text for word in reference.words}
     before = words[start - 1] if start else _NOTHING
     after = words[end] if end < len(words) else _NOTHING
     gap = words[start].gap
-    if taken_back := {text for text in beside if text in NEGATIONS | _TAKE_BACK or text.endswith("n't")}:
+    taken_back = {text for text in beside if text in NEGATIONS | _TAKE_BACK or text.endswith("n't")}
+    if taken_back:
         return f"{min(taken_back)!r} stands beside the reference"
     if before.text in (_BEFORE_NUMBERS if words[start].is_number else _BEFORE):
         return f"{before.text!r} stands before the reference"
@@ -231,11 +240,9 @@ def _beside(words: Sequence[_Word], start: int, end: int, reference: _Reference,
     # "South Africa" is not Africa, but "Alexander Fleming" answers who Fleming is
     is_surname = len(reference.words) > 1 or not asked.isdisjoint(("who", "whose"))
     is_longer = (before.is_name and gap == " " and not is_surname) or (after.is_name and after.gap == " ")
-    return (
-        "the reference is part of a longer name (as Africa of South Africa)"
-        if reference.kind == "name" and is_longer
-        else ""
-    )
+    if reference.kind == "name" and is_longer:
+        return "the reference is part of a longer name (as Africa of South Africa)"
+    return ""
 
 
 # -- Wrong: nothing in the answer can be the reference -----------------------------------------------------------------
@@ -254,8 +261,8 @@ def _is_ruled_out(sentences: Sequence[Sequence[_Word]], reference: _Reference, a
             return False
         if others - asked:
             return True
-    own = {word.text for word in reference.words}
-    new = own - FUNCTION_WORDS - asked or own
+    reference_words = {word.text for word in reference.words}
+    new = reference_words - FUNCTION_WORDS - asked or reference_words
     # Words that begin alike may be forms of one word, as "Spain" and "Spanish".
     near = {word[:4] if len(word) > 3 else word for word in new}
     return near.isdisjoint(word.text[:4] if len(word.text) > 3 else word.text for word in answered)

@@ -90,13 +90,14 @@ class Batches:
         left = {sha256_hex(name, 24): name for name in prompts}  # services limit the characters of an id
         self._import()
         for attempt in range(1 + ATTEMPTS):
-            asked, again = self._asked(), set[tuple[str, str]]()
+            asked = self._asked()
+            again: set[tuple[str, str]] = set()
             for replied in self._replied(asked, left.keys()):
                 # Another tool is asked once in a call, so the files of a request count its attempts.
                 unanswered = {
                     (key, name)
-                    for key, own in replied.items()
-                    for name, reply in own.items()
+                    for key, replies_by_name in replied.items()
+                    for name, reply in replies_by_name.items()
                     if reply.may_pass and (attempt if self.submits else len(asked[key][name])) < ATTEMPTS
                 }
                 again |= unanswered
@@ -151,14 +152,20 @@ class Batches:
 
     def _send(self, requests: Iterable[list[bytes]]) -> None:
         """Write requests, those of a question together, in as many files as the limits demand."""
-        lines, size = list[bytes](), 0
-        for own in chain(requests, [[]]):
-            added = sum(map(len, own))
-            if lines and (not own or len(lines) + len(own) > MOST_REQUESTS or size + added > MOST_BYTES):
+        lines: list[bytes] = []
+        size = 0
+        for lines_of_question in chain(requests, [[]]):
+            added = sum(map(len, lines_of_question))
+            if lines and (
+                not lines_of_question
+                or len(lines) + len(lines_of_question) > MOST_REQUESTS
+                or size + added > MOST_BYTES
+            ):
                 number = 1 + max(map(int, self._files()), default=0)
                 atomic_write(self.folder / f"{number:04}.requests.jsonl", lines, private=True)
-                lines, size = [], 0
-            lines += own
+                lines = []
+                size = 0
+            lines += lines_of_question
             size += added
 
     def _import(self) -> None:
@@ -184,10 +191,12 @@ class Batches:
         batches = {file: self._submitted(file, model) for file in waiting}
         while batches:
             states = {file: model.batch_state(batch) for file, batch in batches.items()}
-            answered, total = sum(s.answered for s in states.values()), sum(s.total for s in states.values())
+            answered = sum(state.answered for state in states.values())
+            total = sum(state.total for state in states.values())
             progress(answered, total, f"{sum(not s.done for s in states.values())} batches at the service")
             for file in [file for file, state in states.items() if state.done]:
-                state, batch = states[file], batches.pop(file)
+                state = states[file]
+                batch = batches.pop(file)
                 if state.status == "failed":
                     (self.folder / f"{file}.json").unlink()
                     raise GuardrailError(
@@ -202,7 +211,8 @@ class Batches:
 
     def _submitted(self, file: str, model: Any) -> str:
         """The batch that runs a file; a kill right after the submission does not submit it twice."""
-        note, requests = self.folder / f"{file}.json", self.folder / f"{file}.requests.jsonl"
+        note = self.folder / f"{file}.json"
+        requests = self.folder / f"{file}.requests.jsonl"
         batch = json.loads(note.read_bytes()).get("batch") if note.exists() else None
         if batch is None:
             again = note.exists()

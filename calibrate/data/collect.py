@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -185,7 +186,8 @@ class _CollectTally:
         self.comparable = 0
         self.varied = 0
         self._done = len(existing)
-        self._progress, self._notice = progress, notice
+        self._progress = progress
+        self._notice = notice
         self._early_cut_off: int | None = 0  # None after the notice
         # Failures among the first answers are held back until it is clear that the model works at all.
         works = any(not record.failed for record in existing)
@@ -288,7 +290,9 @@ class Pace:
     """
 
     def __init__(self, calls: int, limit: int | None, notice: Callable[[str], object] = str) -> None:
-        self.calls, self.limit, self._notice = calls, limit, notice
+        self.calls = calls
+        self.limit = limit
+        self._notice = notice
         self._failed = False
 
     @classmethod
@@ -305,16 +309,18 @@ class Pace:
             report: The probe's report; one without a time says nothing.
             calls: The calls that are left.
         """
-        made, seconds = report.cost.calls, report.cost.seconds
-        if not made or not seconds:
+        made = report.cost.calls
+        if not made or not report.cost.seconds:
             return
-        each, together = seconds / made, min(made, self.calls)
-        least, most = (max(1, math.ceil(calls * each / at_once / 60)) for at_once in (self.calls, together))
-        scaling = (
-            "" if least == most else f" if the server answers {self.calls} at once, {most:,} min if only {together}"
-        )
+        seconds = report.cost.seconds / made
+        together = min(made, self.calls)
+        least, most = (max(1, math.ceil(calls * seconds / at_once / 60)) for at_once in (self.calls, together))
+        scaling = ""
+        if least < most:
+            scaling = f" if the server answers {self.calls} at once, {most:,} min if only {together}"
         self._notice(
-            f"The probe's {made} short calls took {each:.1f} s each: {calls:,} calls take about {least:,} min{scaling}."
+            f"The probe's {made} short calls took {seconds:.1f} s each: {calls:,} calls take about {least:,} "
+            f"min{scaling}."
         )
 
     def note(self, records: Sequence[Record]) -> None:
@@ -324,7 +330,7 @@ class Pace:
             return
         before = self.calls
         may_be_slow = before > 1 and any(
-            each.drawn and each.drawn.problem is Unmeasured.MODEL_FAILED for each in failed
+            record.drawn and record.drawn.problem is Unmeasured.MODEL_FAILED for record in failed
         )
         if may_be_slow:
             self.calls = self.limit = before // 2
@@ -396,9 +402,10 @@ class Drawing:
         running: set[asyncio.Task[Record]] = set()
         try:
             while True:
-                each = min(self.plan.n + 1, pace.calls)
-                while len(running) < max(1, pace.calls // each) and (question := next(left, None)) is not None:
-                    running.add(asyncio.create_task(self.one(question, each)))
+                calls_each = min(self.plan.n + 1, pace.calls)
+                free = max(1, pace.calls // calls_each) - len(running)
+                for question in islice(left, max(0, free)):
+                    running.add(asyncio.create_task(self.one(question, calls_each)))
                 if not running:
                     return
                 finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -457,9 +464,9 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
         way_out = "Use a score without them (--score graded_disagreement). " if bare else ""
         if report is not None and (report.cached or report.degenerate):
             way_out = FEW_ANSWERS
-        said = f" The server says: {report.said}." if report is not None and report.said else ""
+        reply = f" The server says: {report.said}." if report is not None and report.said else ""
         raise GuardrailError(
-            f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}.{said} Nothing was "
+            f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}.{reply} Nothing was "
             f"collected. {way_out}`guardrail doctor --model MODEL` shows what it honours."
         )
     return report
@@ -481,9 +488,11 @@ def _check(drawing: Drawing, engine: DrawingEngine | None) -> None:
             f"the plan reads options {plan.options}, but the questions have {labels}. "
             "Make the plan with the labels of the questions, or use a score for open answers."
         )
-    own = next((question.id for question in questions if question.tools is not None), None)
-    if own is not None:
-        raise UsageError(f"question {own!r} has its own tools, and all are asked with the plan's. Leave them out.")
+    with_tools = next((question.id for question in questions if question.tools is not None), None)
+    if with_tools is not None:
+        raise UsageError(
+            f"question {with_tools!r} has its own tools, and all are asked with the plan's. Leave them out."
+        )
     check_settings(drawing.model, plan)
     drawing.scoring.check(plan)
     for question in questions:

@@ -80,7 +80,8 @@ class _Log(Source):
 
     def __init__(self, reader: RecordReader, stream: IO[bytes], columns: Any) -> None:
         super().__init__()
-        self._reader, self._arrays = reader, columns
+        self._reader = reader
+        self._arrays = columns
         self._offsets = columns["offset"]
         weakref.finalize(self, stream.close)
         if not isinstance(columns, dict):
@@ -89,8 +90,8 @@ class _Log(Source):
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def record(self, place: int) -> Record:
-        return self._reader.record(int(self._offsets[place]))
+    def record(self, index: int) -> Record:
+        return self._reader.record(int(self._offsets[index]))
 
     def column(self, name: str) -> NDArray[Any]:
         if name.startswith("score:") and name not in self._arrays:
@@ -117,8 +118,8 @@ class _Log(Source):
 
 def _unpacked(texts: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[str | None]:
     content = texts.tobytes()
-    places = [0, *ends.tolist()]
-    return [content[start:end].decode() for start, end in pairwise(places)]
+    bounds = [0, *ends.tolist()]
+    return [content[start:end].decode() for start, end in pairwise(bounds)]
 
 
 def _open(path: Path, shown: Shown) -> RecordFile:

@@ -56,14 +56,14 @@ class ItemColumns:
         )
 
     @classmethod
-    def joined(cls, some: Sequence[ItemColumns]) -> ItemColumns:
+    def joined(cls, tables: Sequence[ItemColumns]) -> ItemColumns:
         """The records of several tables in order; none gives no records."""
-        some = [cls.of(()), *some]
+        tables = [cls.of(()), *tables]
         number: dict[str, int] = {}
-        codes = [_integers(number.setdefault(path, len(number)) for path in each.paths) for each in some]
-        path = [code[each.path] for code, each in zip(codes, some, strict=True)]
+        codes = [_integers(number.setdefault(path, len(number)) for path in columns.paths) for columns in tables]
+        path = [code[columns.path] for code, columns in zip(codes, tables, strict=True)]
         names = ("size", "labels", "reference", "uncertainty", "absent", "right")
-        arrays = {name: np.concatenate([getattr(each, name) for each in some]) for name in names}
+        arrays = {name: np.concatenate([getattr(columns, name) for columns in tables]) for name in names}
         return cls(**arrays, path=np.concatenate(path), paths=tuple(number))
 
     @property
@@ -76,9 +76,9 @@ class ItemColumns:
         """Return which answers have both items and labels, shape (n,)."""
         return self.measured & (self.labels >= 0)
 
-    def take(self, places: NDArray[Any]) -> ItemColumns:
+    def take(self, positions: NDArray[Any]) -> ItemColumns:
         """The records at these positions, or those that a mask selects, in this order."""
-        chosen = np.flatnonzero(places) if places.dtype == np.bool_ else places
+        chosen = np.flatnonzero(positions) if positions.dtype == np.bool_ else positions
         item = ragged_places(np.maximum(self.size, 0), chosen)
         return ItemColumns(
             size=self.size[chosen],
@@ -101,8 +101,8 @@ def ragged_places(size: Counts, chosen: Counts) -> Counts:
     """Places, in a flat array of lists of these sizes, of the entries of the chosen lists, one list after another."""
     taken = size[chosen]
     start = (np.cumsum(size) - size)[chosen] - (np.cumsum(taken) - taken)
-    places: Counts = np.repeat(start, taken) + np.arange(taken.sum())
-    return places
+    positions: Counts = np.repeat(start, taken) + np.arange(taken.sum())
+    return positions
 
 
 def _integers(values: Iterable[int]) -> Counts:

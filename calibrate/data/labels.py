@@ -73,7 +73,8 @@ def read_labels(path: str | Path, kind: str | None = None) -> GivenLabels:
         if isinstance(label, int):  # of a labelling session; other files may use the column for anything
             way_out = "write id and correct only"
             check_version(label, 1, f"{path}: the label of {name!r}", way_out, error=RecordError)
-        label, judged = row.values.get("correct"), row.values.get("judged")
+        label = row.values.get("correct")
+        judged = row.values.get("judged")
         key = (name, judged if isinstance(judged, str) else None)
         if key in given:
             raise row.fail("id", name, "it has a label already; remove one of the two")

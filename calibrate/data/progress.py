@@ -49,8 +49,8 @@ def _lines(console: Console, title: str, unit: str) -> Progress:
         last = now
         left = (total - done) * (now - begun) / (done - before) if done > before else None
         remaining = "" if left is None else f", about {max(1, round(left / 60))} min left"
-        said = f"{title}: {done} of {total} {unit}{remaining}" + (f" ({note})" if note else "")
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        line = f"{title}: {done} of {total} {unit}{remaining}" + (f" ({note})" if note else "")
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     return report
 

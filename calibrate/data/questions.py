@@ -55,14 +55,14 @@ class Question(Frozen):
     @property
     def before(self) -> tuple[dict[str, Any], ...]:
         """The turns before the question; empty without any, or if the question is a text of all of them."""
-        said = self.messages or ()
-        return said[:-1] if said and said[-1].get("content") == self.question else ()
+        turns = self.messages or ()
+        return turns[:-1] if turns and turns[-1].get("content") == self.question else ()
 
     @property
     def in_words(self) -> str:
         """The question for people and judges to read: after what was said before it, a line each."""
-        said = [f"{turn['role']}: {turn['content']}" for turn in self.before if turn["role"] != "system"]
-        return "\n".join([*said, f"user: {self.question}"]) if said else self.question
+        lines = [f"{turn['role']}: {turn['content']}" for turn in self.before if turn["role"] != "system"]
+        return "\n".join([*lines, f"user: {self.question}"]) if lines else self.question
 
     def messages_in(self, prompt: PromptWrapping) -> list[BaseMessage]:
         """The messages for a model: the question in its prompt, after the turns before it.
@@ -74,10 +74,10 @@ class Question(Frozen):
 
         *system, wrapped = prompt.messages(self.question, self.options, self.slots)
         if self.messages and self.messages[-1].get("content") != self.question:  # recorded by an agent, as it was sent
-            said = convert_to_messages(list(self.messages))
+            turns = convert_to_messages(list(self.messages))
         else:
-            said = [*convert_to_messages(list(self.before)), wrapped]
-        return said if isinstance(said[0], SystemMessage) else [*system, *said]
+            turns = [*convert_to_messages(list(self.before)), wrapped]
+        return turns if isinstance(turns[0], SystemMessage) else [*system, *turns]
 
 
 def fingerprint(questions: Iterable[Question]) -> str:
@@ -139,10 +139,12 @@ def _refuse_other(
 ) -> None:
     """Refuse questions that differ in what one calibration has once."""
     first = questions[0]
+    expected = value_of(first)
     for question in questions:
-        if (own := value_of(question)) != value_of(first):
+        value = value_of(question)
+        if value != expected:
             raise UsageError(
-                f"question {question.id!r} has {what} {own!r:.80}, question {first.id!r} has {value_of(first)!r:.80}. "
+                f"question {question.id!r} has {what} {value!r:.80}, question {first.id!r} has {expected!r:.80}. "
                 f"{way_out}"
             )
 
@@ -177,7 +179,8 @@ def content_id(
 
 def asked_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """The question of a conversation: the user's last text, or the whole where an agent's steps are part of it."""
-    role, content = messages[-1]["role"], messages[-1]["content"]
+    role = messages[-1]["role"]
+    content = messages[-1]["content"]
     has_steps = any(turn["role"] == "tool" or turn.get("tool_calls") for turn in messages)
     if role == "user" and isinstance(content, str) and not has_steps:
         return content

@@ -40,7 +40,8 @@ def refuse_other_lengths(record: Any) -> None:
     Raises:
         ValueError: The numbers are named.
     """
-    items, labels = record.items, record.item_labels
+    items = record.items
+    labels = record.item_labels
     if items is not None and labels is not None and len(items) != len(labels.right):
         raise ValueError(f"{len(labels.right)} labels for {len(items)} items; label each item once")
 

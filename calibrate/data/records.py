@@ -72,17 +72,21 @@ class RecordFile:
 
     def __repr__(self) -> str:
         """The short form, without the records."""
-        scores, rule = sorted(self.header.estimators), self.header.correctness
-        labels = None if rule is None else rule.name
+        scores = sorted(self.header.estimators)
+        labels = None if self.header.correctness is None else self.header.correctness.name
         return f"RecordFile({str(self.path)!r}, n={len(self.records)}, scores={scores}, labels={labels!r})"
 
     def _repr_html_(self) -> str:
-        header, labels = self.header, self.records.labels()
-        right, n_labelled, total = int((labels == 1).sum()), int((labels >= 0).sum()), len(self.records)
+        header = self.header
+        labels = self.records.labels()
+        right = int((labels == 1).sum())
+        n_labelled = int((labels >= 0).sum())
+        total = len(self.records)
         by = "" if header.correctness is None else f", by rule {header.correctness.name}"
         share = percent(right / n_labelled if n_labelled else None)
         labelled = f"{right} of {n_labelled} labelled answers{by} ({share})"
-        if undecided := int(self.records.undecided().sum()):
+        undecided = int(self.records.undecided().sum())
+        if undecided:
             labelled += f"; {undecided} undecided answers count as wrong"
         measured = {key: np.isfinite(self.records.scores(key)).sum() for key in sorted(header.estimators)}
         facts = [
@@ -116,10 +120,11 @@ class RecordFile:
         if key not in keys:
             named = f"no {key!r} scores (it has {', '.join(keys) or 'none'})" if key else "no scores"
             raise UsageError(f"{self.path} has {named}. Score it first.")
-        values, labels = self.records.scores(key), self.records.labels()
+        values = self.records.scores(key)
+        labels = self.records.labels()
         kinds = [("right", labels == 1, BLUE), ("wrong", labels == 0, RED), ("not labelled", labels < 0, "#9aa3ad")]
         drawn = [(name, values[mask & ~np.isnan(values)], colour) for name, mask, colour in kinds]
-        names, parts, colours = zip(*(each for each in drawn if each[1].size), strict=True)
+        names, parts, colours = zip(*(part for part in drawn if part[1].size), strict=True)
         ax = axis(ax)
         ax.hist(parts, bins=30, stacked=True, color=colours, label=names)
         ax.set(xlabel=f"{key} ({self.header.estimators[key].unit}; further right: less certain)", ylabel="questions")
@@ -134,10 +139,10 @@ def read_records(path: str | Path, *more: str | Path) -> RecordFile:
         RecordError: A malformed line or a second record with the same id; file, line and field are named.
         UsageError: A missing file, or files that cannot be pooled.
     """
-    paths = [Path(each) for each in (path, *more)]
-    for each in paths:
-        refuse_missing(each)
-    return pooled([_scan(each)[0] for each in paths])
+    paths = [Path(record_path) for record_path in (path, *more)]
+    for record_path in paths:
+        refuse_missing(record_path)
+    return pooled([_scan(record_path)[0] for record_path in paths])
 
 
 def refuse_missing(path: Path) -> None:
@@ -174,7 +179,7 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
     twice = records.repeated()
     if twice is not None:
         ends = np.cumsum([len(file.records) for file in files])
-        earlier, later = (files[int(np.searchsorted(ends, place, side="right"))].path for place in twice)
+        earlier, later = (files[int(np.searchsorted(ends, position, side="right"))].path for position in twice)
         raise UsageError(
             f"record {records[twice[1]].id!r} is in two of the files, {earlier} and {later}. If it is the same "
             "question, leave it out of one. Other questions that are numbered alike need other ids: change the field "
@@ -197,8 +202,8 @@ def _pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Pa
         if all(header.estimators.get(key) == spec for header in headers)
     }
     if not estimators and any(header.estimators for header in headers):
-        each = "; ".join(f"{file.path}: {', '.join(sorted(file.header.estimators)) or 'none'}" for file in files)
-        raise UsageError(f"the files have no scores in common ({each}). Run: calibrate score {_named(files)}")
+        keys = "; ".join(f"{file.path}: {', '.join(sorted(file.header.estimators)) or 'none'}" for file in files)
+        raise UsageError(f"the files have no scores in common ({keys}). Run: calibrate score {_named(files)}")
     header = first.header.model_copy(
         update={
             "questions_name": " + ".join(dict.fromkeys(header.questions_name for header in headers)),
@@ -236,7 +241,8 @@ def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
         UsageError: Naming both sides.
     """
     differences = _differences(first.header, other.header)
-    ours, theirs = first.header.correctness, other.header.correctness
+    ours = first.header.correctness
+    theirs = other.header.correctness
     if (ours is None) != (theirs is None):
         bare = first if ours is None else other
         differences.append(f"{bare.path} has no labels. Run: calibrate label {bare.typed}")
@@ -261,7 +267,8 @@ def _differences(one: RecordHeader, other: RecordHeader) -> list[str]:
     """Differences in how the records of two files were drawn, field by field."""
     differences = one.model.differences(other.model)
     for part in ("plan", "prompt"):
-        ours, theirs = getattr(one, part), getattr(other, part)
+        ours = getattr(one, part)
+        theirs = getattr(other, part)
         for name in type(ours).model_fields:
             if getattr(ours, name) != getattr(theirs, name):
                 differences.append(f"{part}.{name}: {getattr(ours, name)!r} and {getattr(theirs, name)!r}")
@@ -294,7 +301,8 @@ def rewrite_records(source: str | Path, target: str | Path, change: Callable[[Re
         UsageError: The file is missing, or another process is writing the target.
         RecordError: As `read_records`.
     """
-    source, target = Path(source), Path(target)
+    source = Path(source)
+    target = Path(target)
     with exclusive(target):
         changed = change(read_records(source))
         _replace(target, changed.header, changed.records, mode_of(target, source))
@@ -337,7 +345,8 @@ class RecordReader:
     def __init__(self, path: Path, stream: IO[bytes], read: Callable[[bytes], Any] = Record.from_stored) -> None:
         self.path = path
         self.good = 0
-        self._stream, self._read = stream, read
+        self._stream = stream
+        self._read = read
         for line in stream:
             self.good += len(line)
             if line.strip():
@@ -369,7 +378,8 @@ class RecordReader:
             self.good = start
         fragments = 0
         for line in self._stream if self.good < stop else ():
-            start, self.good = self.good, self.good + len(line)
+            start = self.good
+            self.good += len(line)
             try:
                 if line.strip():
                     yield start, self._read(line)
@@ -448,7 +458,8 @@ def stream_records(
         UsageError: The file is missing, or another process is writing the target.
         RecordError: As `read_records`. The target stays unchanged.
     """
-    source, target = Path(source), Path(target)
+    source = Path(source)
+    target = Path(target)
     refuse_missing(source)
     with exclusive(target), source.open("rb") as stream:
         header, records = change(RecordReader(source, stream))
@@ -473,7 +484,8 @@ def read_spans(path: Path, spans: Iterable[tuple[int, int]]) -> Iterator[Record]
 
 def spans_of(path: Path, start: int, size: int) -> list[tuple[int, int]]:
     """First byte and end of parts of about ``size`` bytes, for `read_spans`: from ``start`` on, each of whole lines."""
-    spans, end = list[tuple[int, int]](), path.stat().st_size
+    spans: list[tuple[int, int]] = []
+    end = path.stat().st_size
     with path.open("rb") as stream:
         while start < end:
             stream.seek(min(start + size, end) - 1)
@@ -584,13 +596,14 @@ LONGEST_HEADER = 2**22
 def _problem(path: Path, number: int, error: ValidationError, prefix: str = "") -> RecordError:
     """The error of a line that is not what it must be."""
     first = error.errors(include_url=False)[0]
-    where, said = f"{path}:{number}", first["msg"].removeprefix("Value error, ")
+    where = f"{path}:{number}"
+    problem = first["msg"].removeprefix("Value error, ")
     if first["type"] == "json_invalid":
-        return RecordError(f"{where}: not JSON: {said}. Restore the line or delete it and collect again.")
+        return RecordError(f"{where}: not JSON: {problem}. Restore the line or delete it and collect again.")
     if not first["loc"]:  # two fields contradict each other, which the message names, or it is no object
-        return RecordError(f"{where}: {said}")
+        return RecordError(f"{where}: {problem}")
     field = prefix + ".".join(str(part) for part in first["loc"])
-    return RecordError(f"{where}: field {field!r}: got {first['input']!r:.120}; {said}")
+    return RecordError(f"{where}: field {field!r}: got {first['input']!r:.120}; {problem}")
 
 
 def refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader) -> None:

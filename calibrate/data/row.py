@@ -143,11 +143,11 @@ class RawRow:
         if not wanted:
             return self
         document = {name: parsed(value) for name, value in self.values.items()}
-        found: dict[str, Any] = {}
+        values_at: dict[str, Any] = {}
         for path in wanted:
             with suppress(UsageError):  # a column with another name, whose cell is empty here
-                found[path] = search(path, document, "--map")
-        return replace(self, values={**self.values, **found})
+                values_at[path] = search(path, document, "--map")
+        return replace(self, values={**self.values, **values_at})
 
 
 _PATH = re.compile(r"[.\[|&(]")

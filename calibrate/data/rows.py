@@ -77,12 +77,12 @@ def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> R
 
 def _chosen(rows: Iterator[Found], where: str) -> Iterator[Found]:
     """The rows that a filter of the list of all rows keeps, and the errors of those that cannot be read."""
-    found = list(rows)
-    kept = search(where, [row.values for row in found if isinstance(row, RawRow)], "--rows")
+    read = list(rows)
+    kept = search(where, [row.values for row in read if isinstance(row, RawRow)], "--rows")
     if not isinstance(kept, list) or not kept:
         raise UsageError(f"--rows {where!r} keeps no row. Write a filter such as [?name == 'value'] (JMESPath).")
     chosen = {id(values) for values in kept}
-    return (row for row in found if isinstance(row, RecordError) or id(row.values) in chosen)
+    return (row for row in read if isinstance(row, RecordError) or id(row.values) in chosen)
 
 
 def read_rows(path: Path, kind: str | None = None) -> Iterator[RawRow]:
@@ -126,7 +126,8 @@ def _json(content: bytes, path: Path, line: int | None = None) -> Any:
 def _has_lines(path: Path) -> bool:
     """Whether a file named .json holds an object in each line, as the published files of MedMCQA do."""
     with path.open("rb") as stream:
-        first, second = stream.readline().strip(), stream.readline().strip()
+        first = stream.readline().strip()
+        second = stream.readline().strip()
     return first.startswith(b"{") and first.endswith(b"}") and second.startswith(b"{")
 
 
@@ -151,24 +152,29 @@ def _object(value: Any, where: str) -> Found:
 
 def _json_rows(path: Path, where: str | None) -> Iterator[Found]:
     """Rows of a JSON document: its objects, those at a path in it or under "data", or a table of columns and data."""
-    found = _json(path.read_bytes(), path)
-    if where is not None and isinstance(found, dict):
-        found = search(where, found, "--rows")
-    if isinstance(found, dict) and isinstance(found.get("columns"), list) and isinstance(found.get("data"), list):
-        names = [str(name) for name in found["columns"]]
-        found = [dict(zip(names, row, strict=False)) if isinstance(row, list) else row for row in found["data"]]
-    elif isinstance(found, dict) and isinstance(found.get("data"), list) and where is None:
-        found, where = found["data"], "data"
-    if not isinstance(found, list):
-        lists = list(_lists(found)) if isinstance(found, dict) else []
+    document = _json(path.read_bytes(), path)
+    if where is not None and isinstance(document, dict):
+        document = search(where, document, "--rows")
+    if (
+        isinstance(document, dict)
+        and isinstance(document.get("columns"), list)
+        and isinstance(document.get("data"), list)
+    ):
+        names = [str(name) for name in document["columns"]]
+        document = [dict(zip(names, row, strict=False)) if isinstance(row, list) else row for row in document["data"]]
+    elif isinstance(document, dict) and isinstance(document.get("data"), list) and where is None:
+        document = document["data"]
+        where = "data"
+    if not isinstance(document, list):
+        lists = list(_lists(document)) if isinstance(document, dict) else []
         name = "the value there" if where is not None else "the document"
         way_out = (
             f"Name the list of rows (of `import`): --rows {' or --rows '.join(lists)}; or save that list as a file."
             if lists
             else 'From pandas: df.to_json(path, orient="records").'
         )
-        raise RecordError(f"{path}: {name} must be a list of objects, [{{...}}, ...], not {short(found)}. {way_out}")
-    for i, value in enumerate(found):
+        raise RecordError(f"{path}: {name} must be a list of objects, [{{...}}, ...], not {short(document)}. {way_out}")
+    for i, value in enumerate(document):
         yield _object(value, f"{path}[{i}]" if where is None else f"{path}:{where}[{i}]")
 
 
@@ -329,8 +335,9 @@ def _folder(path: Path) -> Iterator[RawRow]:
     Raises:
         UsageError: Several splits, or no dataset there.
     """
-    saved, shards = sorted(path.rglob("state.json")), sorted(path.rglob("*.parquet"))
-    splits = {each.parent.relative_to(path).as_posix() for each in saved}
+    saved = sorted(path.rglob("state.json"))
+    shards = sorted(path.rglob("*.parquet"))
+    splits = {state.parent.relative_to(path).as_posix() for state in saved}
     splits |= {_SHARD.sub("", shard.relative_to(path).with_suffix("").as_posix()) for shard in shards}
     if len(splits) > 1:
         raise UsageError(

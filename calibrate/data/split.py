@@ -144,8 +144,9 @@ def dependence(records: Sequence[Record]) -> Dependence | None:
     Two questions are nearly equal if they differ in at most one word of six or more and have the same answer.
     """
     table = table_of(records)
-    if len(table) <= _MOST_COMPARED and (found := _nearly_equal(table)) is not None:
-        return found
+    nearly_equal = _nearly_equal(table) if len(table) <= _MOST_COMPARED else None
+    if nearly_equal is not None:
+        return nearly_equal
     codes, names = table.coded("group")
     counts = np.bincount(codes[np.array([name is not None for name in names], dtype=np.bool_)[codes]])
     several = counts[counts > 1]
@@ -159,16 +160,22 @@ _WORDS = range(6, 300)
 
 
 def _nearly_equal(table: RecordTable) -> Dependence | None:
+    """Nearly equal questions if they are 5 % or more.
+
+    "what is the capital of france", without word 5, is the same as "what is the capital of spain" without it.
+    """
     equal: list[tuple[int, int]] = []
     first: dict[Any, int] = {}
-    for place, record in enumerate(table):
+    for index, record in enumerate(table):
         words = record.question.casefold().split()
         if len(words) not in _WORDS or not record.answer:
             continue
-        said, hashes = record.answer.strip().casefold(), [hash(pair) for pair in enumerate(words)]
+        answer = record.answer.strip().casefold()
+        hashes = [hash(pair) for pair in enumerate(words)]
         whole = sum(hashes)
-        for position, each in enumerate(hashes):  # equal for questions that differ at this position only
-            equal.append((first.setdefault((len(words), position, whole - each, said), place), place))
+        for position, word in enumerate(hashes):
+            without_word = (len(words), position, whole - word, answer)
+            equal.append((first.setdefault(without_word, index), index))
     kinds = _joined(len(table), equal)
     counts = np.bincount(kinds)
     several = counts > 1

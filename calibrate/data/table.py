@@ -53,9 +53,9 @@ class Source:
     def __len__(self) -> int:
         return len(self._records)
 
-    def record(self, place: int) -> Record:
-        """The record at a place."""
-        return self._records[place]
+    def record(self, index: int) -> Record:
+        """The record at an index."""
+        return self._records[index]
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of `columns_of`; one of scores that no record has is all -inf."""
@@ -107,11 +107,11 @@ class RecordTable(Sequence[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         ends = np.cumsum([len(source) for source in self.sources])
-        places = np.arange(len(self)) if self._selected is None else self._selected
-        numbers = np.searchsorted(ends, places, side="right")
-        for number, place in zip(numbers.tolist(), places.tolist(), strict=True):
+        positions = np.arange(len(self)) if self._selected is None else self._selected
+        numbers = np.searchsorted(ends, positions, side="right")
+        for number, position in zip(numbers.tolist(), positions.tolist(), strict=True):
             source = self.sources[number]
-            yield source.record(place - int(ends[number]) + len(source))
+            yield source.record(position - int(ends[number]) + len(source))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or len(other) != len(self):
@@ -120,9 +120,9 @@ class RecordTable(Sequence[Record]):
 
     __hash__ = None  # type: ignore[assignment]  # equality reads all records
 
-    def take(self, places: NDArray[Any]) -> RecordTable:
+    def take(self, positions: NDArray[Any]) -> RecordTable:
         """The records at these positions, or those that a mask selects."""
-        chosen = np.flatnonzero(places) if places.dtype == np.bool_ else places
+        chosen = np.flatnonzero(positions) if positions.dtype == np.bool_ else positions
         return RecordTable(self.sources, chosen if self._selected is None else self._selected[chosen])
 
     def joined(self, others: Sequence[RecordTable]) -> RecordTable:
@@ -132,9 +132,11 @@ class RecordTable(Sequence[Record]):
         if all(table._selected is None for table in tables):
             return RecordTable(sources)
         sizes = [sum(map(len, table.sources)) for table in tables]
-        places = [np.arange(len(table)) if table._selected is None else table._selected for table in tables]
+        positions = [np.arange(len(table)) if table._selected is None else table._selected for table in tables]
         starts = np.cumsum([0, *sizes[:-1]]).tolist()
-        return RecordTable(sources, np.concatenate([some + start for some, start in zip(places, starts, strict=True)]))
+        return RecordTable(
+            sources, np.concatenate([some + start for some, start in zip(positions, starts, strict=True)])
+        )
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of `columns_of`."""
@@ -144,7 +146,7 @@ class RecordTable(Sequence[Record]):
 
     def _texts(self, name: Literal["id", "group", "turns"]) -> list[Any]:
         texts = [text for source in self.sources for text in source.texts(name)]
-        return texts if self._selected is None else [texts[place] for place in self._selected.tolist()]
+        return texts if self._selected is None else [texts[position] for position in self._selected.tolist()]
 
     @property
     def ids(self) -> list[str]:
@@ -164,10 +166,10 @@ class RecordTable(Sequence[Record]):
 
     def units(self, name: Literal["id", "group"]) -> tuple[Places, int]:
         """Number of each record's text among the distinct texts of a column, sorted, and how many there are."""
-        places, texts = self.coded(name)
+        codes, texts = self.coded(name)
         rank = np.empty(len(texts), dtype=np.int64)
         rank[sorted(range(len(texts)), key=lambda i: str(texts[i]))] = np.arange(len(texts))
-        return rank[places], len(texts)
+        return rank[codes], len(texts)
 
     def scores(self, key: str) -> NDArray[np.float64]:
         """Scores of an estimator; NaN without one."""
@@ -179,8 +181,10 @@ class RecordTable(Sequence[Record]):
         if key != ITEMS:
             return self.scores(key)
         columns = self.items()
-        values = (own.tolist() for own in lists_of(columns.size, columns.uncertainty))
-        means = (mean_uncertainty([None if value != value else value for value in own]) for own in values)
+        values = (uncertainties.tolist() for uncertainties in lists_of(columns.size, columns.uncertainty))
+        means = (
+            mean_uncertainty([None if value != value else value for value in uncertainties]) for uncertainties in values
+        )
         return np.array([math.nan if mean is None else mean for mean in means], dtype=np.float64)
 
     def scored(self, key: str) -> NDArray[np.bool_]:
@@ -264,11 +268,11 @@ class RecordTable(Sequence[Record]):
 
     def repeated(self) -> tuple[int, int] | None:
         """Positions of the first record whose id an earlier one has, the earlier one first; None if all ids differ."""
-        places = _with_equals(self.id_hashes())
+        positions = _with_equals(self.id_hashes())
         first: dict[str, int] = {}
-        for place, record in zip(places.tolist(), self.take(places), strict=True):
-            if first.setdefault(record.id, place) != place:
-                return first[record.id], place
+        for position, record in zip(positions.tolist(), self.take(positions), strict=True):
+            if first.setdefault(record.id, position) != position:
+                return first[record.id], position
         return None
 
     def both_ways(self) -> tuple[Places, int]:
@@ -277,17 +281,20 @@ class RecordTable(Sequence[Record]):
         Returns:
             Positions of up to a thousand pairs by the later record, shape (pairs, 2), and the number of all.
         """
-        hashes, labels = self.asked_hashes() ^ self.column("answer"), self.labels()
-        places = _with_equals(hashes)
-        # By hash the first place of a wrong and of a right answer: what contradicts a later answer.
+        hashes = self.asked_hashes() ^ self.column("answer")
+        labels = self.labels()
+        positions = _with_equals(hashes)
+        # By hash and label the position of the first such answer: what contradicts a later one.
         first: dict[tuple[int, int], int] = {}
         pairs: list[tuple[int, int]] = []
-        for place, code, label in zip(places.tolist(), hashes[places].tolist(), labels[places].tolist(), strict=True):
+        for position, code, label in zip(
+            positions.tolist(), hashes[positions].tolist(), labels[positions].tolist(), strict=True
+        ):
             if label < 0:
                 continue
-            first.setdefault((code, label), place)
+            first.setdefault((code, label), position)
             if (code, 1 - label) in first:
-                pairs.append((first[code, 1 - label], place))
+                pairs.append((first[code, 1 - label], position))
         return np.array(pairs[:_MOST_PAIRS], dtype=np.int64).reshape(-1, 2), len(pairs)
 
 
@@ -302,8 +309,8 @@ def among(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
     if known.size:
         order = np.argsort(values)  # values in order find their places without a cache miss for each
         ranked = values[order]
-        place = np.searchsorted(known, ranked)
-        mask[order] = known[np.minimum(place, known.size - 1, out=place)] == ranked
+        position = np.searchsorted(known, ranked)
+        mask[order] = known[np.minimum(position, known.size - 1, out=position)] == ranked
     return mask
 
 

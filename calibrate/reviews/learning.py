@@ -103,13 +103,13 @@ def learn(
     part, test = split(records, test_fraction=test_fraction, seed=seed, groups=groups, kept=met)
     header = _header(artifact, part, name, {"missing": missing, "rate": rate})
     file = RecordFile(Path(name), header, tuple(part))
-    own = artifact.outcome
+    in_force = artifact.outcome
     fitted = fit_artifact(
         file,
         score=key,
-        alpha=own.alpha if alpha is None else alpha,
-        rule=rule or own.rule,
-        delta=own.delta if rule in (None, own.rule) else None,
+        alpha=in_force.alpha if alpha is None else alpha,
+        rule=rule or in_force.rule,
+        delta=in_force.delta if rule in (None, in_force.rule) else None,
         groups=groups,
         repeats="all",  # users repeat questions, and each time is a draw of its own
     )

@@ -217,11 +217,11 @@ def _edited(proposed: Sequence[ToolCall], decided: Sequence[_Decided]) -> list[T
     free = list(range(len(calls)))
     for decision in decided:
         for ours, theirs in zip(decision.ours, decision.theirs or decision.ours, strict=True):
-            place = next((place for place in free if calls[place] == ours), None)
-            if place is None:
+            index = next((index for index in free if calls[index] == ours), None)
+            if index is None:
                 return None
-            free.remove(place)
-            calls[place] = theirs
+            free.remove(index)
+            calls[index] = theirs
     return calls
 
 
@@ -229,9 +229,10 @@ def _decided(item: Item) -> _Decided:
     assert item.content.candidate is not None, "others are left out"
 
     def gated(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-        return tuple(call for place, call in enumerate(calls) if place not in item.content.fixed)
+        return tuple(call for index, call in enumerate(calls) if index not in item.content.fixed)
 
-    ours, decision = gated(item.content.candidate.tool_calls), item.decision
+    ours = gated(item.content.candidate.tool_calls)
+    decision = item.decision
     if decision is None:
         return _Decided(None, ours)
     edited = () if decision.candidate is None else gated(decision.candidate.tool_calls)
@@ -244,7 +245,7 @@ def _step_of(checkpoint: Any, thread: str, *, open_: bool) -> ReviewedStep | Non
     """The step of a checkpoint: its interrupts about the last message and their answers; None without interrupts."""
     requests = list(_asked(checkpoint.pending_writes or ()))
     messages = list(checkpoint.checkpoint["channel_values"].get("messages") or ())
-    last = next((place for place in reversed(range(len(messages))) if isinstance(messages[place], AIMessage)), None)
+    last = next((index for index in reversed(range(len(messages))) if isinstance(messages[index], AIMessage)), None)
     if not requests or last is None:
         return None
     first = requests[0][1]
@@ -292,9 +293,9 @@ def _answered(value: Mapping[str, Any], answer: Any) -> Iterator[_Decided]:
     alone = value.get("type") == "tool_approval"
     actions = [value] if alone else value["action_requests"]
     decisions = [answer] if alone else (answer or {}).get("decisions", ())
-    for place, action in enumerate(actions):
+    for index, action in enumerate(actions):
         ours = (ToolCall(name=action["name"], arguments=action["args"]),)
-        decision = decisions[place] if place < len(decisions) else None
+        decision = decisions[index] if index < len(decisions) else None
         kind = None if decision is None or decision["type"] == "lapse" else said(decision["type"])
         edited = decision["edited_action"] if decision is not None and kind == "edit" else None
         theirs = () if edited is None else (ToolCall(name=edited["name"], arguments=edited["args"]),)

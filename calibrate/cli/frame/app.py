@@ -42,7 +42,7 @@ COMMANDS = {
 def _summary(name: str) -> str:
     """The first paragraph of a command's help, read without importing its module, which may take a second."""
     module = Path(__file__).parents[1] / f"{COMMANDS[name]}.py"
-    functions = {each.name: each for each in ast.parse(module.read_bytes()).body if isinstance(each, ast.FunctionDef)}
+    functions = {node.name: node for node in ast.parse(module.read_bytes()).body if isinstance(node, ast.FunctionDef)}
     text = ast.get_docstring(functions.get(name) or functions[f"{name}_"]) or ""
     return " ".join(text.partition("\n\n")[0].split())
 

@@ -104,13 +104,14 @@ def learn_calls(asked: Learning, tool: str) -> None:
     """
     _refuse_options(asked, tool)
     out = asked.out or Path(f"{tool}.json")
-    labelled_file, drawn_file = out.with_name(f"{out.stem}.records.jsonl"), out.with_name(f"{tool}.drawn.jsonl")
+    labelled_file = out.with_name(f"{out.stem}.records.jsonl")
+    drawn_file = out.with_name(f"{tool}.drawn.jsonl")
     read = [*asked.records] or ([RECORDS] if asked.model is None and RECORDS.is_file() else [])
     keep_inputs([*read, asked.tools, sqlite_path(asked.source)], [asked.out], derived=labelled_file)
     file = read_records(*read) if read else None
     everything = _reviewed(asked.source, file)
     gated = {name for step in everything for name in step.gated}
-    print_decisions("Decisions", {name: [each for each in everything if name in each.gated] for name in sorted(gated)})
+    print_decisions("Decisions", {name: [s for s in everything if name in s.gated] for name in sorted(gated)})
     _refuse_tool(asked.source, tool, gated, everything, file)
     steps = [step for step in everything if tool in step.gated]
     used = usable(steps, asked.missing, f"decisions about {tool!r}")

@@ -50,23 +50,25 @@ def asking(
     """
     files = [read_records(path).records for _, path in parts if path.is_file()]
     on_file = [record for records in files for record in records if not record.may_be_drawn_again]
-    known, n = {record.id for record in on_file}, sum(len(questions) for questions, _ in parts)
+    known = {record.id for record in on_file}
+    n = sum(len(questions) for questions, _ in parts)
     n_left = sum(question.id not in known for questions, _ in parts for question in questions)
     if not n_left:
         lines = [f"1. Asking: no calls; the answers to all {n:,} questions are on file."]
     else:
         named = [name for name in plan.follow_ups if not name.startswith(SCORE)]
-        each = 1 + plan.n + len(named)
+        calls_each = 1 + plan.n + len(named)
+        calls = "call" if calls_each == 1 else "calls"
         asked = f", {len(named)} of them a question about the answers" if named else ""
         least = "at least " if _VARIABLE.intersection(named) else ""
         kept = "" if n_left == n else f" ({n - n_left:,} of {n:,} are on file)"
         sizes = [len(questions) for questions, _ in parts if questions]
         purposes = f" ({sizes[0]:,} to calibrate, then {sizes[1]:,} to test)" if len(sizes) == 2 else ""
-        money = "" if price is None else f", {n_left * each * price:,.2f} at {price:g} a call"
-        time = _time(on_file, n_left, plan, settings, each, local=local)
+        money = "" if price is None else f", {n_left * calls_each * price:,.2f} at {price:g} a call"
+        time = _time(on_file, n_left, plan, settings, calls_each, local=local)
         lines = [
-            f"1. Asking: {n_left:,} questions{kept}{purposes} x {least}{each} call{'s' * (each > 1)}{asked} = {least}"
-            f"{n_left * each:,} calls{money}{time}. Stop it at any time: the same command goes on."
+            f"1. Asking: {n_left:,} questions{kept}{purposes} x {least}{calls_each} {calls}{asked} = {least}"
+            f"{n_left * calls_each:,} calls{money}{time}. Stop it at any time: the same command goes on."
         ]
     for scorer in scorers:
         text = f"{n_left:,} scores, no model calls" if n_left else "no scores, no model calls"
@@ -79,7 +81,13 @@ def asking(
 
 
 def _time(
-    on_file: Sequence[Record], n_left: int, plan: SamplingPlan, settings: CollectSettings, each: int, *, local: bool
+    on_file: Sequence[Record],
+    n_left: int,
+    plan: SamplingPlan,
+    settings: CollectSettings,
+    calls_each: int,
+    *,
+    local: bool,
 ) -> str:
     """The time of the answers that are left, by that of the answers on file.
 
@@ -93,7 +101,7 @@ def _time(
         minutes = max(1, math.ceil(n_left * sum(seconds) / len(seconds) / beside / 60))
         return f"; about {minutes:,} min by the time of the {len(seconds):,} on file"
     if local:
-        minutes = max(1, math.ceil(n_left * each * SECONDS / 60))
+        minutes = max(1, math.ceil(n_left * calls_each * SECONDS / 60))
         return f"; about {minutes:,} min if an answer takes {SECONDS:g} s, which is assumed: nothing is timed yet"
     return ""
 

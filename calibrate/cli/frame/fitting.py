@@ -177,34 +177,37 @@ def finish_fit(job: FitJob, opened: Opened, artifact: CalibrationArtifact, sampl
         artifact: What was fitted on them.
         sample: The records that people labelled, to write next to the artifact; they stand for those of the fit.
     """
-    key, part, test, out = opened.key, opened.part, opened.test, job.out
+    key = opened.key
+    part = opened.part
+    test = opened.test
     # Before the fit is counted: it refuses what tests nothing.
     audited = None if test is None else audit(artifact, test.records, key, repeats=job.repeats)
     artifact = counted(artifact, Ledger(job.records))
     kept_out = None if job.test else test
     written = save_fit(job, artifact, sample or kept_out)
     warn_unlike(opened.files, key)
-    sources, columns = [sample.path] if sample else job.records, job.typed
-    report = f"calibrate report {listed(sources)}{columns} --artifact {listed([out])}"
+    sources = [sample.path] if sample else job.records
+    report = f"calibrate report {listed(sources)}{job.typed} --artifact {listed([job.out])}"
     found = Found.of(
         opened.file, key, part, records=listed(sources), doubtful=_doubtful_labels(artifact, part, key, report)
     )
     tests = [kept_out.path] if kept_out else job.test
-    alone = fresh_command(artifact, key, tests, out, "" if kept_out else columns)
+    alone = fresh_command(artifact, key, tests, job.out, "" if kept_out else job.typed)
     text = verdict_text(artifact, audited, alone, found)
-    if (ranks := artifact.estimator.params.get("ranks")) is not None and artifact.estimator.name in COMBINATIONS:
+    ranks = artifact.estimator.params.get("ranks")
+    if ranks is not None and artifact.estimator.name in COMBINATIONS:
         n = len(ranks["questions"]["ids"])
         print_line(f"{artifact.estimator.name} ranks answers by {n} questions, which the fit leaves out.")
     print_verdict(text)
     print_paths(artifact, part)
     if artifact.calibration.group is not None:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
-    if test is not None and (scope := test.header.scope).leaves_out:
-        share = percent(scope.of_measured(1))
+    if test is not None and test.header.scope.leaves_out:
+        share = percent(test.header.scope.of_measured(1))
         print_line(f"Those questions lie within the scope, which {share} of all questions do; no other is answered.")
     report += "".join(f" --test {listed([path])}" for path in tests)
     if any(map(is_table, sources)):
-        report = f"calibrate report {listed([out])} | docs/start/scores.md"
+        report = f"calibrate report {listed([job.out])} | docs/start/scores.md"
     return Fitted(artifact, opened, written, text, audited, report)
 
 
@@ -221,12 +224,15 @@ def _doubtful_labels(artifact: CalibrationArtifact, part: Sequence[Record], key:
 
 def fit_by_rule(job: FitJob) -> Fitted:
     """Fit by a threshold rule on the labels of the records; on the score with the highest AUROC if one is chosen."""
-    opened, choice = open_job(job), None
+    opened = open_job(job)
+    choice = None
     if opened.key == AUTO:
         chosen = choose_score(opened.file, groups=job.groups, part=opened.part)
         print_choice(chosen)
-        opened, choice = replace(opened, key=chosen.estimator, part=chosen.rest), chosen.choice
-    key, test = opened.key, opened.test
+        choice = chosen.choice
+        opened = replace(opened, key=chosen.estimator, part=chosen.rest)
+    key = opened.key
+    test = opened.test
     artifact = fit_artifact(
         opened.file,
         score=key,

@@ -62,7 +62,8 @@ def print_labels(file: RecordFile) -> None:
     spec = file.header.correctness
     assert spec is not None
     labels = [record.correct for record in file.records]
-    right, n_labelled = labels.count(True), len(labels) - labels.count(None)
+    right = labels.count(True)
+    n_labelled = len(labels) - labels.count(None)
     rule = f"Rule {describe_spec(spec.name, spec.params)}{_MEANING.get(spec.name, '')}"
     if n_labelled:
         print_line(f"{rule}: {right} of {n_labelled} answers are right ({percent(right / n_labelled)}).")
@@ -76,7 +77,8 @@ def print_labels(file: RecordFile) -> None:
     )
     for reason, count in reasons.most_common(5):
         print_line(f"  {count} {reason}", "yellow")
-    if undecided := sum(record.is_undecided for record in without):
+    undecided = sum(record.is_undecided for record in without)
+    if undecided:
         way_out = (
             f"a person or a judge labels them: `calibrate label {file.typed} --undecided --interactive`, or with "
             "--review-store STORE, or --judge-model MODEL, whose labels `fit --human-labels` checks."

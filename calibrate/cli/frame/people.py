@@ -163,10 +163,10 @@ def _page(record: Record, header: RecordHeader, *, by_items: bool = False) -> Co
 
 def _labels_on_page(item: Any) -> dict[str, bool | None]:
     """Labels by path. Only what the page showed was decided: it may be older than the items on file."""
-    decided = {each.path: each.action == "approve" for each in item.decision.items}
+    decided = {item_decision.path: item_decision.action == "approve" for item_decision in item.decision.items}
     # Of an answer that was decided as a whole, only an approval says something about each item.
     whole = True if item.decision.action == "approve" else None
-    return {each.path: decided.get(each.path, whole) for each in item.content.items}
+    return {item_decision.path: decided.get(item_decision.path, whole) for item_decision in item.content.items}
 
 
 # -- In this terminal: a card, then a key ------------------------------------------------------------------------------
@@ -187,13 +187,13 @@ def label_by_hand(session: LabelSession, console: Console, stream: TextIO) -> No
         if key == "q":
             return
         if key == "u":
-            said = "taken back" if session.undo() else "there is nothing to take back"
+            response = "taken back" if session.undo() else "there is nothing to take back"
         elif key in LABELS:
-            said, label = LABELS[key]
+            response, label = LABELS[key]
             session.give(left[0], label)
         else:
-            said = "no such key"
-        console.print(f"[dim]{escape(key)}: {said}[/dim]")
+            response = "no such key"
+        console.print(f"[dim]{escape(key)}: {response}[/dim]")
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -91,12 +91,14 @@ class CollectSettings(Frozen):
 
     def estimators(self, questions: Sequence[Question]) -> list[Estimator]:
         """The scores and scorers that are named, or the usual score."""
-        bindings, own = self.bindings(), [each.estimator for each in self.scorers()]
+        bindings = self.bindings()
+        unnamed = [scorer.estimator for scorer in self.scorers()]
         if self.items:  # the cap plays no part in what is drawn
-            own.append(items_estimator(items_measure(json_spec(cap=1))))
-        usual = usual_estimator(self.calls, options=option_labels(questions) is not None, bindings=bindings)
-        names = self._planned_scores() or ([] if own else [usual])
-        return [*(parse_estimator(name, bindings=bindings) for name in names), *own]
+            unnamed.append(items_estimator(items_measure(json_spec(cap=1))))
+        names = self._planned_scores()
+        if not names and not unnamed:
+            names = [usual_estimator(self.calls, options=option_labels(questions) is not None, bindings=bindings)]
+        return [*(parse_estimator(name, bindings=bindings) for name in names), *unnamed]
 
     def plan(self, questions: Sequence[Question]) -> SamplingPlan:
         """Make the plan that the scores need."""

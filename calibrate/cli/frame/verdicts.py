@@ -43,8 +43,8 @@ def print_verdict(text: VerdictText, *, most: int | None = MOST_WARNINGS) -> Non
     tested = (f"{text.verdict.title}.", *text.tested) if text.speaks_against else text.tested
     for line in tested:
         print_line(line, "bold red" if text.speaks_against else None)
-    for place, line in enumerate(text.warnings[:most]):
-        grave = place == 0 and text.verdict.colour == "red" and text.verdict.status == "answers"
+    for index, line in enumerate(text.warnings[:most]):
+        grave = index == 0 and text.verdict.colour == "red" and text.verdict.status == "answers"
         print_line(f"Warning: {line}", "red" if grave else "yellow")
 
 

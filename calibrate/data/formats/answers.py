@@ -82,14 +82,14 @@ def read_samples(row: RawRow, columns: Sequence[str], cautions: Cautions) -> lis
         items = read_list(written) or items  # as pandas reads its own lists back from CSV
     if not items:
         raise row.fail("samples", row.values.get("samples"), "every row must have its samples, a list of texts")
-    missing = [place for place, item in enumerate(items) if is_missing(item)]
+    missing = [index for index, item in enumerate(items) if is_missing(item)]
     if missing and len(columns) > 1:
         raise row.fail(columns[missing[0]], None, "every row must have all of its samples")
     if missing:
         cautions.counts["samples are null; they are empty answers, as at run time."] += len(missing)
         items = ["" if is_missing(item) else item for item in items]
-    each = zip(items, _for_each(row, "logprobs", len(items)), _for_each(row, "tokens", len(items)), strict=True)
-    return [read_answer(row, "samples", cautions, *own) for own in each]
+    details = zip(items, _for_each(row, "logprobs", len(items)), _for_each(row, "tokens", len(items)), strict=True)
+    return [read_answer(row, "samples", cautions, *detail) for detail in details]
 
 
 def _for_each(row: RawRow, name: str, n: int) -> Sequence[Any]:

@@ -65,7 +65,7 @@ class Builder:
         columns = self._settings.columns
         samples = read_samples(row, columns.of("samples"), self.cautions) if "samples" in self.fields else []
         primary, rest = self._answer(row, samples, options)
-        drawn, missing = None, None
+        drawn = missing = None
         if primary is not None or self.fields & {"answer", "samples", "option_scores"}:
             drawn = self._drawn(question, primary, rest, options)
             missing = self._held_back(drawn)
@@ -87,12 +87,14 @@ class Builder:
 
     def _question(self, row: RawRow) -> Question:
         """The question of a row, with the conversation that it ends if that has more than one turn."""
-        name, options = row.name("id"), None
+        name = row.name("id")
+        options = None
         if "options" in self.fields:
             options = {label: str(text) for label, text in (row.labelled("options") or {}).items()}
             if not options:
                 raise row.fail("options", None, "every row must have its options, label to text")
-        messages, tools = None, _tools(row)
+        messages = None
+        tools = _tools(row)
         if "question" in self.fields:
             text, messages = self._asked(row)
         else:
@@ -163,8 +165,8 @@ class Builder:
             value = row.values.get("answer", "" if row.textual else ...)
             if value is None:
                 return None, samples  # marked as missing: the record stays and abstains
-            own = () if samples else [row.values.get(name) for name in ("logprobs", "tokens")]
-            drawn = read_answer(row, "answer", self.cautions, None if value is ... else value, *own)
+            details = () if samples else [row.values.get(name) for name in ("logprobs", "tokens")]
+            drawn = read_answer(row, "answer", self.cautions, None if value is ... else value, *details)
             named = "finish_reason" in self.fields
             return with_end(drawn, row.values.get("finish_reason")) if named else drawn, samples
         if options is not None:
@@ -173,9 +175,9 @@ class Builder:
             return None, samples
         if self._settings.primary != "majority":
             return samples[0], samples[1:]
-        place = majority([drawn.sample for drawn in samples])
-        assert place is not None, "there are samples"
-        return samples[place], samples
+        index = majority([drawn.sample for drawn in samples])
+        assert index is not None, "there are samples"
+        return samples[index], samples
 
     def _drawn(
         self, question: Question, primary: Drawn | None, rest: Sequence[Drawn], options: OptionScores | None
@@ -213,17 +215,18 @@ class Builder:
     # -- Its label and scores ------------------------------------------------------------------------------------------
 
     def _correct(self, row: RawRow, primary: Drawn | None) -> bool | None:
-        there = [name for name in ("correct", "error") if name in row.values]
-        read = {self.labels.read(row, name, of_errors=name == "error") for name in there} - {None}
-        if len(read) > 1:
+        columns = [name for name in ("correct", "error") if name in row.values]
+        labels = {self.labels.read(row, name, of_errors=name == "error") for name in columns} - {None}
+        if len(labels) > 1:
             raise row.fail("error", row.values["error"], "the row says both that it is correct and that it is not")
-        if read:
-            return read.pop()
+        if labels:
+            return labels.pop()
         return None if primary is None else primary.correct
 
     def _score(self, row: RawRow, score: ScoreColumn, missing: Missing | None) -> Uncertainty:
         """An imported score; unmeasured if the answer is not whole, or without a number."""
-        value, stored = row.values.get(score.key), None
+        value = row.values.get(score.key)
+        stored = None
         if value is None or not str(value).strip():
             missing = missing or Missing(Unmeasured.NOT_RECORDED, f"the file has no value in column {score.column!r}")
         elif (stored := _stored(row, score, value)) is None:
@@ -231,8 +234,13 @@ class Builder:
             missing = missing or Missing(Unmeasured.NOT_RECORDED, f"column {score.column!r} has a placeholder here")
         if missing is None:
             return Uncertainty(value=stored, unit=score.spec.unit, estimator=score.key)
-        reason, detail = missing.reason, missing.detail
-        return Uncertainty(value=None, unit=score.spec.unit, estimator=score.key, reason=reason, detail=detail)
+        return Uncertainty(
+            value=None,
+            unit=score.spec.unit,
+            estimator=score.key,
+            reason=missing.reason,
+            detail=missing.detail,
+        )
 
 
 def _tools(row: RawRow) -> tuple[dict[str, Any] | str, ...] | None:
@@ -302,7 +310,9 @@ def _stored(row: RawRow, score: ScoreColumn, value: object) -> float | None:
     """The uncertainty that a value is stored as; None for a placeholder: infinite, or lower than any score can be."""
     if score.holds != "confidence":
         number = row.number(score.key, value)
-        return None if math.isinf(number) or number < LEAST_LOGPROB else number if score.holds == "score" else -number
+        if math.isinf(number) or number < LEAST_LOGPROB:
+            return None
+        return number if score.holds == "score" else -number
     written = str(value).strip()
     percent = written.endswith("%")
     number = row.number(score.key, written.removesuffix("%").strip() if percent else value) / (100 if percent else 1)

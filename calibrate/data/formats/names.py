@@ -44,7 +44,8 @@ def recognised(rows: Sequence[RawRow], columns: ColumnMap) -> ColumnMap:
     A confidence above 1, as a percentage, is read as a number that is higher for certain answers.
     """
     names = column_names(rows)
-    fields, scores = dict(columns.columns), list(columns.scores)
+    fields = dict(columns.columns)
+    scores = list(columns.scores)
     read, known = _taken(columns, names)
     for name in names:
         field = _usual_field(name)
@@ -67,19 +68,19 @@ def read_as(columns: ColumnMap, names: Sequence[str]) -> str:
         columns: The map with the recognised columns.
         names: All columns of the file.
     """
-    said: list[str] = []
+    parts: list[str] = []
     used: set[str] = set()
     for score in columns.scores:
         direction = "lower" if score.holds == "score" else "higher"
-        said.append(f"score {score.column} ({direction} is more certain)")
+        parts.append(f"score {score.column} ({direction} is more certain)")
         used.add(score.column)
     for holds in FIELDS:
         for name in columns.of(holds):
             if name in names or columns.mapped(holds):
-                said.append(name if name == holds else f"{holds} {name}")
+                parts.append(name if name == holds else f"{holds} {name}")
                 used.add(name)
     unread = [name for name in names if name and name not in used]
-    return f"Read as {', '.join(said)}" + (f"; not read: {', '.join(unread)}." if unread else ".")
+    return f"Read as {', '.join(parts)}" + (f"; not read: {', '.join(unread)}." if unread else ".")
 
 
 def proposed(names: Collection[str], columns: ColumnMap) -> str:
@@ -93,7 +94,8 @@ def proposed(names: Collection[str], columns: ColumnMap) -> str:
     left = [name for name in names if name not in read]
     numbered: dict[str, list[str]] = {}
     for name in left:
-        if match := re.fullmatch(r"(.*\D)\d+", name):
+        match = re.fullmatch(r"(.*\D)\d+", name)  # "sample1" is of "sample"
+        if match:
             numbered.setdefault(match[1], []).append(name)
     samples = max(numbered.values(), key=len, default=[])
     options = []

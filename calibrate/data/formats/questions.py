@@ -65,14 +65,16 @@ def read_questions(
     if not rows:
         raise UsageError(f"{path} holds no question. Write one JSON object a line, or a CSV with a header line.")
     if columns is not None:
-        found = _mapped(rows, columns)
-    elif (kind := format or _recognised(rows[0])) == "own":
-        found = ((row, _own(row, require_references=require_references)) for row in rows)
+        pairs = _mapped(rows, columns)
     else:
-        found = _READERS[kind](rows)
+        kind = format or _recognised(rows[0])
+        if kind == "own":
+            pairs = ((row, _own(row, require_references=require_references)) for row in rows)
+        else:
+            pairs = _READERS[kind](rows)
     first_at: dict[str, str] = {}
     questions = []
-    for row, question in found:
+    for row, question in pairs:
         if question.id in first_at:
             raise repeated(row, question, first_at[question.id])
         first_at[question.id] = row.where
@@ -203,10 +205,10 @@ def _references(row: RawRow) -> tuple[str, ...]:
     """The accepted answers; a tool call, or a list of calls, becomes canonical JSON."""
     written = row.values.get("references")
     listed = [written] if _calls_in(written) or not isinstance(written, list) else written
-    calls = [_calls_in(each) for each in listed]
+    calls = [_calls_in(call) for call in listed]
     if not any(calls):
         return read_references(row)
-    texts = [canonical_calls(each) if each else text for text, each in zip(listed, calls, strict=True)]
+    texts = [canonical_calls(call) if call else text for text, call in zip(listed, calls, strict=True)]
     return read_references(replace(row, values={**row.values, "references": texts}))
 
 
@@ -237,10 +239,10 @@ def _read(kind: type[Row], row: RawRow) -> Row:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         *above, field = first["loc"]
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in above)
+        path_in_row = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in above)
         got = None if first["type"] == "missing" else first["input"]
         way_out = f"{first['msg']}. Correct the file, or copy it again."
-        raise replace(row, where=row.where + place).fail(str(field), got, way_out) from error
+        raise replace(row, where=row.where + path_in_row).fail(str(field), got, way_out) from error
 
 
 # -- CoQA (Reddy et al. 2019): conversations about a story. Every turn becomes one question: the story, the earlier
@@ -273,7 +275,8 @@ def _story(row: RawRow, number: int) -> _Story:
         return [{"input_text": text, "turn_id": turn} for turn, text in listed]
 
     values = row.values
-    if isinstance(answers := values.get("answers"), dict):
+    answers = values.get("answers")
+    if isinstance(answers, dict):
         answered = {"questions": turns(values.get("questions")), "answers": turns(answers.get("input_text"))}
         row = replace(row, values={"id": f"coqa-{number}", "story": values.get("story"), **answered})
     return _read(_Story, row)
@@ -322,24 +325,25 @@ _OPTIONAL = {"id", "subject_name"}
 def _medmcqa(rows: Sequence[RawRow], base: int | None = None) -> Read:
     """Questions; the group is the subject, and ``base`` what cop counts from (None reads it off the rows)."""
     published = [_read(_MedMCQA, row) for row in rows]
-    cops = [each.cop for each in published]
+    cops = [item.cop for item in published]
     if -1 in cops:
         raise rows[cops.index(-1)].fail("cop", -1, "the answers of the test part are withheld. Use another part.")
     base = _base(rows, cops) if base is None else base
-    for row, each in zip(rows, published, strict=True):
-        if not base <= each.cop < base + 4:
+    for row, item in zip(rows, published, strict=True):
+        if not base <= item.cop < base + 4:
             raise row.fail(
-                "cop", each.cop, f"it must be in {base} ... {base + 3} where options are counted from {base}"
+                "cop", item.cop, f"it must be in {base} ... {base + 3} where options are counted from {base}"
             )
-        options = {"A": each.opa, "B": each.opb, "C": each.opc, "D": each.opd}
-        right = tuple(options)[each.cop - base]
-        group = each.subject_name
-        yield row, Question(id=each.id, question=each.question, references=(right,), options=options, group=group)
+        options = {"A": item.opa, "B": item.opb, "C": item.opc, "D": item.opd}
+        right = tuple(options)[item.cop - base]
+        group = item.subject_name
+        yield row, Question(id=item.id, question=item.question, references=(right,), options=options, group=group)
 
 
 def _base(rows: Sequence[RawRow], cops: Sequence[int]) -> int:
     if 0 in cops and 4 in cops:
-        zero, four = rows[cops.index(0)].where, rows[cops.index(4)].where
+        zero = rows[cops.index(0)].where
+        four = rows[cops.index(4)].where
         raise UsageError(
             f"cop is 0 at {zero} and 4 at {four}: two files that count differently were mixed. Split them."
         )
