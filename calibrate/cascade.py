@@ -177,8 +177,8 @@ def fit_cascade(
     stages = []
     for stage, (file, key) in enumerate(zip(files, scores, strict=True)):
         single = fit_artifact(file, score=key, alpha=alpha, part=used[stage], without_failed=True)
-        own = _stage_outcome(single, outcome, stage, pool.uncertainty[:, stage])
-        stages.append(single.model_copy(update={"outcome": own}))
+        stage_outcome = _stage_outcome(single, outcome, stage, pool.uncertainty[:, stage])
+        stages.append(single.model_copy(update={"outcome": stage_outcome}))
     return CascadeArtifact(
         stages=tuple(stages),
         outcome=outcome,
@@ -289,8 +289,8 @@ def matched(
         u[asked, stage], error[asked, stage] = values[asked], label[asked] == 0
         # A stage that answers at run time but has no label here would drop out of the error count: the question goes.
         unlabelled |= asked & (label < 0)
-        for place in np.flatnonzero(~measured & ~ended).tolist():
-            ended[place] = _reason(table[place], key) not in GOES_ON
+        for index in np.flatnonzero(~measured & ~ended).tolist():
+            ended[index] = _reason(table[index], key) not in GOES_ON
     # After the loop these are of the last stage.
     last = np.where(measured, values, np.inf), (measured & (label == 0)).astype(np.int64)
     used = ~(unlabelled | (measured & (label < 0)))
@@ -308,8 +308,8 @@ def _chosen(file: RecordFile, groups: Groups) -> Sequence[Record]:
 def _by_id(records: Sequence[Record], chosen: Collection[str]) -> RecordTable:
     """The records with these ids, in their order."""
     table = table_of(records)
-    places = sorted((name, place) for place, name in enumerate(table.ids) if name in chosen)
-    return table.take(np.array([place for _, place in places], dtype=np.int64))
+    places = sorted((name, index) for index, name in enumerate(table.ids) if name in chosen)
+    return table.take(np.array([index for _, index in places], dtype=np.int64))
 
 
 def _reason(record: Record, key: str) -> Unmeasured | None:
@@ -340,10 +340,10 @@ def _refuse_others(first: RecordFile, other: RecordFile) -> None:
             if a != b:
                 raise UsageError(f"question {name!r} has {field} {a!r} in {first.path} and {b!r} in {other.path}.")
     sides: list[tuple[Literal["prompt", "correctness"], str]] = [("prompt", "asked"), ("correctness", "labelled")]
-    for field, how in sides:
+    for field, verb in sides:
         a, b = getattr(first.header, field), getattr(other.header, field)
         if a != b:
-            raise UsageError(f"questions were {how} differently: {a!r} in {first.path}, {b!r} in {other.path}.")
+            raise UsageError(f"questions were {verb} differently: {a!r} in {first.path}, {b!r} in {other.path}.")
 
 
 def _stage_outcome(

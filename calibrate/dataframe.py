@@ -556,9 +556,9 @@ def from_frame(
         for name, column in named.items()
         if column is not None
     }
-    given: list[tuple[ScoreKind, str | Sequence[str]]]
-    given = [("score", score), ("confidence", confidence), ("certainty", certainty)]
-    listed = [(holds, [own] if isinstance(own, str) else own) for holds, own in given]
+    score_columns: list[tuple[ScoreKind, str | Sequence[str]]]
+    score_columns = [("score", score), ("confidence", confidence), ("certainty", certainty)]
+    listed = [(holds, [own] if isinstance(own, str) else own) for holds, own in score_columns]
     scores = tuple(ScoreColumn(name, name, holds) for holds, names in listed for name in names)
     mapped = replace(settings or ImportSettings(), columns=ColumnMap(columns, scores))
     return _imported(rows, mapped, own_model, items=items)
@@ -573,19 +573,19 @@ def _imported(
 ) -> Records:
     """The records of rows; errors and notes name the arguments of `from_frame`."""
     numbered = [RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1)]
-    said: list[str] = []
+    notes: list[str] = []
     columns, names = settings.columns, column_names(numbered)
     computable = any(name in names for field in ("samples", "option_scores") for name in columns.of(field))
     with _arguments_named():
-        if not columns.scores and not computable and (found := with_recognised(numbered, settings)) is not None:
-            settings, said = found[0], [found[1]]
+        if not columns.scores and not computable and (recognised := with_recognised(numbered, settings)) is not None:
+            settings, notes = recognised[0], [recognised[1]]
         imported = (import_documents if items else import_rows)(numbered, settings, name="frame")
     file = imported.file
     if model is not None:
         identity = model if isinstance(model, ModelIdentity) else identify(model)
         file = replace(file, header=file.header.model_copy(update={"model": identity}))
     left_out = [f"{len(imported.bad)} malformed rows are left out: {imported.bad[0].problem}"] if imported.bad else []
-    return Records(file, [*said, *(_in_python(note) for note in (*imported.notes, *left_out))])
+    return Records(file, [*notes, *(_in_python(note) for note in (*imported.notes, *left_out))])
 
 
 def _rows(frame: Any) -> Iterator[Mapping[str, Any]]:
@@ -598,8 +598,8 @@ def _rows(frame: Any) -> Iterator[Mapping[str, Any]]:
     try:
         return iter(narwhals.from_native(frame, eager_only=True).iter_rows(named=True))
     except narwhals.exceptions.DuplicateError as error:
-        found = " ".join(str(error).split())
-        raise UsageError(f"two columns have one name ({found}). Rename the column: frame.columns = [...].") from error
+        reason = " ".join(str(error).split())
+        raise UsageError(f"two columns have one name ({reason}). Rename the column: frame.columns = [...].") from error
     except TypeError as error:
         raise UsageError(
             f"got {type(frame).__name__}; give a pandas or Polars data frame, a pyarrow table or a list of dicts. Of a "

@@ -99,7 +99,8 @@ class Target:
         Raises:
             UsageError: As `fit`.
         """
-        chosen, given = rule_named(rule), settings or {}
+        chosen = rule_named(rule)
+        settings = settings or {}
         check_share("alpha", alpha)
         if delta is not None and not chosen.uses_delta:
             raise UsageError(
@@ -110,11 +111,11 @@ class Target:
             delta = DEFAULT_DELTA if delta is None else delta
             check_share("delta", delta)
         known = chosen.settings
-        if unknown := [name for name in given if name not in known]:
+        if unknown := [name for name in settings if name not in known]:
             hint = did_you_mean(unknown[0], known)
             options = f"Its options: {', '.join(known)}." if known else "It takes no options."
             raise UsageError(f"rule {chosen.name!r} takes no option {unknown[0]!r}. {hint}{options}")
-        target = cls(chosen, float(alpha), None if delta is None else float(delta), {**known, **given})
+        target = cls(chosen, float(alpha), None if delta is None else float(delta), {**known, **settings})
         target.choose(np.zeros(1), np.zeros(1, dtype=np.int64))  # the function refuses settings that make no sense
         return target
 
@@ -189,10 +190,10 @@ def rule_for(unit: Unit, rule: str | Rule | None) -> Rule:
     """
     chosen = rule_named(PLANNED[unit][0] if rule is None else rule)
     if chosen.unit != unit:
-        own, other = ("items", "whole answers") if unit == "item" else ("whole answers", "items of answers")
+        unit_name, other = ("items", "whole answers") if unit == "item" else ("whole answers", "items of answers")
         these = ", ".join(name for name, each in RULES.items() if each.unit == unit)
         raise UsageError(
-            f"rule {chosen.name!r} is about {other}, and these scores are of {own}. Choose one of: {these}."
+            f"rule {chosen.name!r} is about {other}, and these scores are of {unit_name}. Choose one of: {these}."
         )
     return chosen
 
@@ -208,11 +209,11 @@ def target_of(
     Raises:
         UsageError: As `rule_for` and `fit`, or a text that cannot be read.
     """
-    name, given = parse_rule(rule) if isinstance(rule, str) else (rule, {})
+    name, options = parse_rule(rule) if isinstance(rule, str) else (rule, {})
     chosen = rule_for(unit, name)
-    own = given.pop("delta", delta if chosen.uses_delta else None)
-    settings = given if cap is None else {"cap": cap, **given}
-    return Target.of(chosen, alpha=alpha, delta=own, settings=settings), given
+    delta_of_rule = options.pop("delta", delta if chosen.uses_delta else None)
+    settings = options if cap is None else {"cap": cap, **options}
+    return Target.of(chosen, alpha=alpha, delta=delta_of_rule, settings=settings), options
 
 
 def one_of_each(groups: Sequence[Hashable]) -> Ints:
@@ -225,8 +226,8 @@ def one_of_each(groups: Sequence[Hashable]) -> Ints:
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
     # Not hash(): Python salts it per process, and the pick must be the same in every run.
-    places = (int.from_bytes(hashlib.sha256(f"0:{group}".encode()).digest()[:8], "big") for group in members)
-    return np.sort([own[place % len(own)] for own, place in zip(members.values(), places, strict=True)])
+    numbers = (int.from_bytes(hashlib.sha256(f"0:{group}".encode()).digest()[:8], "big") for group in members)
+    return np.sort([indices[number % len(indices)] for indices, number in zip(members.values(), numbers, strict=True)])
 
 
 # -- The outcome of a fit: its figures, and why nothing was found ------------------------------------------------------

@@ -90,7 +90,7 @@ def fit_router(
         )
     groups = _with_enough_labels(table, score, by.min_labels)
     codes, names = table.coded("group")
-    place_of = {name: place for place, name in enumerate(names)}
+    place_of = {name: code for code, name in enumerate(names)}
     parts = {name: table.take(codes == place_of[name]) for name in groups}
     rest = table.take(~np.isin(codes, [place_of[name] for name in groups]))
     fits_others = by.others == "fit" and bool(rest.usable(score).any())
@@ -104,11 +104,11 @@ def fit_router(
             alpha=alpha,
             rule=rule,
             delta=spent,
-            part=own,
+            part=part_records,
             repeats=repeats,
             without_failed=without_failed,
         )
-        for name, own in parts.items()
+        for name, part_records in parts.items()
     }
     if not fits_others:
         artifacts[ALL_OTHERS] = _nothing_for_others(artifacts[groups[0]], groups)
@@ -125,8 +125,8 @@ def _with_enough_labels(table: RecordTable, score: str, fewest: int) -> list[str
     usable = table.usable(score)
     # A group of the very name of the rest is part of it, as at run time.
     labels = {
-        name: int(np.count_nonzero(usable & (codes == place)))
-        for place, name in enumerate(names)
+        name: int(np.count_nonzero(usable & (codes == code)))
+        for code, name in enumerate(names)
         if name is not None and name != ALL_OTHERS
     }
     if groups := sorted(name for name, n in labels.items() if n >= fewest):
@@ -144,10 +144,10 @@ def by_route(artifact: RouterArtifact, records: Sequence[Record]) -> dict[str, R
     table = table_of(records)
     codes, names = table.coded("group")
     routes = [name if name in artifact.artifacts else ALL_OTHERS for name in names]
-    found = {
+    masks = {
         route: np.isin(codes, [i for i, each in enumerate(routes) if each == route]) for route in artifact.artifacts
     }
-    return {route: table.take(mask) for route, mask in found.items() if mask.any()}
+    return {route: table.take(mask) for route, mask in masks.items() if mask.any()}
 
 
 def _nothing_for_others(like: CalibrationArtifact, groups: Sequence[str]) -> CalibrationArtifact:

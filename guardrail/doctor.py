@@ -161,9 +161,9 @@ def examine(
         if not isinstance(artifact, CascadeArtifact):
             return
     for number, stage in enumerate(stages, start=1):
-        place = f"stage {number}: " if isinstance(artifact, CascadeArtifact) else ""
+        prefix = f"stage {number}: " if isinstance(artifact, CascadeArtifact) else ""
         for finding in _guard(stage, models[number - 1] if models else None, scorer):
-            yield replace(finding, check=place + finding.check)
+            yield replace(finding, check=prefix + finding.check)
 
 
 # -- the artifact -----------------------------------------------------------------------------------------------------
@@ -307,8 +307,10 @@ def _alone(model: Model) -> Iterator[Finding]:
     if isinstance(chat, Finding):
         yield chat
         return
-    own = identify(chat)
-    named = f"provider {own.provider}, model {own.model}" + (f", revision {own.revision}" if own.revision else "")
+    identity = identify(chat)
+    named = f"provider {identity.provider}, model {identity.model}" + (
+        f", revision {identity.revision}" if identity.revision else ""
+    )
     yield Finding("model", "ok", f"{named} can be made; no artifact is named, so it is only probed")
     yield from _support(chat)
     plan = SamplingPlan(logprobs=True)
@@ -320,8 +322,8 @@ def _estimator(artifact: CalibrationArtifact, scorer: Scorer | str | None) -> Es
     """The score of an artifact, or why it cannot be made."""
     scored = scorer_of(artifact.plan) is not None
     try:
-        own = load_scorer(scorer) if scored and isinstance(scorer, str) else scorer
-        return gate_of(artifact, scorer=own if scored and isinstance(own, Scorer) else None).estimator
+        loaded = load_scorer(scorer) if scored and isinstance(scorer, str) else scorer
+        return gate_of(artifact, scorer=loaded if scored and isinstance(loaded, Scorer) else None).estimator
     except Exception as error:  # loading a judge's weights or a user's module can raise anything
         fix = "install what is named, or pass the judge as an object: Guardrail(using={'judge': ...})"
         if scored:
@@ -357,15 +359,15 @@ def _compares(comparer: Comparer) -> Finding:
     role, name, start = comparer.role, comparer.spec.name, time.perf_counter()
     try:
         answers = [comparer.compare([(QUESTION, *pair) for pair in pairs]) for pairs in PAIRS]
-        told = [tuple(math.nan if each is None else comparer.read(each) for each in both) for both in answers]
-        tells = any(same > other for same, other in told)
+        similarities = [tuple(math.nan if each is None else comparer.read(each) for each in both) for both in answers]
+        tells = any(same > other for same, other in similarities)
     except Exception as error:  # user code may raise anything
         detail = f"{name}: {type(error).__name__}: {error}"
         return Finding(role, "fail", detail, "fix it; until then every question abstains")
     if tells:
         seconds = time.perf_counter() - start
         return Finding(role, "ok", f"{name} tells equal from different answers ({seconds:.2f} s)")
-    detail = f"{name} does not tell equal from different answers: {told}"
+    detail = f"{name} does not tell equal from different answers: {similarities}"
     return Finding(role, "fail", detail, "check its model and revision")
 
 
@@ -480,9 +482,9 @@ def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
     """Whether the model keeps to the longest answer of a call."""
     if not needs_probe(model) or is_native(model) or not wants_probe(plan):
         return
-    how: Literal["greedy", "sampled"] = "greedy" if plan.primary == "greedy" else "sampled"
+    primary: Literal["greedy", "sampled"] = "greedy" if plan.primary == "greedy" else "sampled"
     short = SamplingPlan(
-        n=0, max_tokens=LONGEST, primary=how, temperature=plan.temperature, top_p=plan.top_p, cut_off="measure"
+        n=0, max_tokens=LONGEST, primary=primary, temperature=plan.temperature, top_p=plan.top_p, cut_off="measure"
     )
     drawn = Sampler(model, short, callbacks=[]).draw([[HumanMessage(PROMPT)]])[0]
     if drawn.problem is None and drawn.cost.output_tokens > LONGEST:
@@ -588,8 +590,8 @@ def _requests(model: BaseChatModel, plan: SamplingPlan, recorder: CallRecorder) 
         yield Finding("requests", "ok", f"{len(recorder.calls)} calls, with the plan's settings wherever they name one")
     elif is_native(model):
         yield Finding("requests", "ok", f"{type(model).__name__} draws whole sample sets and is handed the plan itself")
-    if own := _own_settings(model, recorder, plan):
-        listed = ", ".join(f"{name}={value!r}" for name, value in own.items())
+    if settings := _own_settings(model, recorder, plan):
+        listed = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         fix = "give the model what it had when the calibration answers were collected"
         yield Finding("requests", "warn", f"the model brings {listed}, which no artifact records", fix)
 
@@ -615,16 +617,20 @@ def _differences(index: int, sent: dict[str, Any], plan: SamplingPlan) -> Iterat
 
 def _own_settings(model: BaseChatModel, recorder: CallRecorder, plan: SamplingPlan) -> dict[str, Any]:
     """Settings of the model itself, beyond the plan's, that change how answers are drawn."""
-    own = {name: getattr(model, name, None) for name in SHAPING}
+    settings = {name: getattr(model, name, None) for name in SHAPING}
     # Seeds that differ are those that the guard sent, one for each sample; a seed of the model's own is always the
     # same.
     drawn = {"seed"} if len({call.get("seed") for call in recorder.calls.values()}) > 1 else set()
-    own |= {n: value for call in recorder.calls.values() for n, value in call.items() if n in SHAPING - drawn}
+    settings |= {n: value for call in recorder.calls.values() for n, value in call.items() if n in SHAPING - drawn}
     if not plan.stop:
-        own |= {name: getattr(model, name, None) for name in STOP_STRINGS}
-    if own["n"] == 1:
-        del own["n"]
-    return {name: own[name] for name in sorted(own) if (own[name] or own[name] == 0) and not callable(own[name])}
+        settings |= {name: getattr(model, name, None) for name in STOP_STRINGS}
+    if settings["n"] == 1:
+        del settings["n"]
+    return {
+        name: settings[name]
+        for name in sorted(settings)
+        if (settings[name] or settings[name] == 0) and not callable(settings[name])
+    }
 
 
 def _tool_name(tool: Any) -> str | None:

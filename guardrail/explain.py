@@ -110,12 +110,12 @@ def _limit(verdict: Verdict) -> str:
     score, threshold, above = verdict.uncertainty, verdict.threshold, verdict.reason is Reason.ABOVE_THRESHOLD
     assert score.value is not None, "it was measured"
     assert threshold is not None, "it was compared"
-    unit, own = " nats" if score.unit == "nats" else "", ""
+    unit, of_scorer = " nats" if score.unit == "nats" else "", ""
     if verdict.basis is Basis.CONFIDENCE:
         top = 1.0 if score.unit == "probability" else 0.0
-        own = f" (the scorer gave {top - score.value:.4g}, and {top - threshold:.4g} is enough)"
+        of_scorer = f" (the scorer gave {top - score.value:.4g}, and {top - threshold:.4g} is enough)"
     target = target_text(verdict.alpha, certifies=verdict.outcome.certifies)
-    compared = f"{score.estimator} {score.value:.4g} {'>' if above else '<='} {threshold:.4g}{unit}{own}"
+    compared = f"{score.estimator} {score.value:.4g} {'>' if above else '<='} {threshold:.4g}{unit}{of_scorer}"
     if above:
         return f"Held back: {compared}, the threshold calibrated for {target} among {verdict.nouns.given}."
     return f"Accepted: {compared}, calibrated for {target}."

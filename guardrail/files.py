@@ -188,20 +188,20 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def check_version(
-    found: object, reads: int | str, what: str, way_out: str, *, error: type[GuardrailError] = UsageError
+    stored: object, reads: int | str, what: str, way_out: str, *, error: type[GuardrailError] = UsageError
 ) -> None:
     """Refuse content of another format version, and content without one.
 
     Args:
-        found: The version that is stored; None for none.
+        stored: The version that the content has; None for none.
         reads: The version that this library reads.
         what: The content with this version, e.g. its path.
         way_out: The alternative to upgrading.
         error: The class of the error.
     """
-    if type(found) is not type(reads) or found != reads:  # True equals 1 in Python and is not a version
+    if type(stored) is not type(reads) or stored != reads:  # True equals 1 in Python and is not a version
         raise error(
-            f"{what} has format version {str(found)[:80]!r}; this version of acrc-guardrail reads {str(reads)!r}. "
+            f"{what} has format version {str(stored)[:80]!r}; this version of acrc-guardrail reads {str(reads)!r}. "
             f"Upgrade acrc-guardrail to the version that wrote it, or {way_out}."
         )
 
@@ -303,9 +303,9 @@ class Persisted(Frozen):
         if fault is not None:
             raise ArtifactFormatError(f"{path}: {fault}. The file was modified after it was written. {_WAY_OUT}")
         if "kind" in cls.model_fields:
-            wanted, found = get_args(cls.model_fields["kind"].annotation), content.get("kind")
-            if found not in wanted and found in _KINDS:
-                raise ArtifactFormatError(f"{path}: is {_KINDS[found]}; here goes {_KINDS[wanted[0]]}.")
+            wanted, kind = get_args(cls.model_fields["kind"].annotation), content.get("kind")
+            if kind not in wanted and kind in _KINDS:
+                raise ArtifactFormatError(f"{path}: is {_KINDS[kind]}; here goes {_KINDS[wanted[0]]}.")
         version, way_out = content["schema_version"], "calibrate again with this version"
         check_version(version, SCHEMA_VERSION, path, way_out, error=ArtifactFormatError)
         stored = content.pop("digest", None)
@@ -321,24 +321,24 @@ class Persisted(Frozen):
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
-            place = f"field {field!r}" if field else "the content"
+            where = f"field {field!r}" if field else "the content"
             raise ArtifactFormatError(
-                f"{path}: {place} is wrong: {first['msg']} ({error.error_count()} errors). {_WAY_OUT}"
+                f"{path}: {where} is wrong: {first['msg']} ({error.error_count()} errors). {_WAY_OUT}"
             ) from error
 
 
 def _fault(content: dict[str, Any]) -> str | None:
     """The first value that has no digest, with its field, or None."""
-    fault, place, inner = json_fault(content), "", content
+    fault, path, inner = json_fault(content), "", content
     while fault is not None and isinstance(inner, dict):
         name = next((name for name in inner if json_fault(inner[name]) is not None), None)
         if name is None:  # it is one of the names
             break
-        place, inner = f"{place}.{name}".lstrip("."), inner[name]
+        path, inner = f"{path}.{name}".lstrip("."), inner[name]
         fault = json_fault(inner)
     if fault is None:
         return None
-    return f"field {spelled(place)[:80]!r} holds {fault}" if place else f"it holds {fault}"
+    return f"field {spelled(path)[:80]!r} holds {fault}" if path else f"it holds {fault}"
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -81,7 +81,7 @@ def audit(
     table = table_of(records)
     with_label = table.take(table.labelled(estimator))
     refuse_seen(artifact, with_label, "test")
-    given = len(records)
+    n_records = len(records)
     records = _independent(artifact, records, repeats)
     refuse_untestable(records, estimator)  # those that are left
     judged = judged_by(artifact, records, estimator)
@@ -103,7 +103,7 @@ def audit(
         error_p=error_p,
         base_error_p=_base_error_p(artifact, judged, estimator),
         shift=shift_of(artifact, values[~np.isnan(values)], n_accepted),
-        n_repeated=given - len(records),
+        n_repeated=n_records - len(records),
     )
 
 
@@ -115,10 +115,10 @@ def _population(artifact: CalibrationArtifact) -> Literal["accepted", "all", "it
 
 def _by_rule(artifact: CalibrationArtifact, judged: Judged, level: float, *, anytime: bool) -> RateTest:
     """The test of a rule's promise on labelled answers: of a share of answers exact, of a share of items by betting."""
-    target, population, found = artifact.alpha, _population(artifact), judged.counts
+    target, population, counts = artifact.alpha, _population(artifact), judged.counts
     if population != "items":
-        n = found.n if population == "all" else found.n_accepted
-        return RateTest.of(found.n_errors, n, target, level, anytime=anytime)
+        n = counts.n if population == "all" else counts.n_accepted
+        return RateTest.of(counts.n_errors, n, target, level, anytime=anytime)
     rule = RULES[artifact.outcome.rule]
     if anytime:
         raise UsageError(f"a share of items (rule {rule.name}) is tested once on a file: leave --anytime out.")
@@ -171,15 +171,15 @@ def audit_router(
     refuse_untestable(records, estimator)
     routed = by_route(artifact, records)
     testable = {
-        name: own
-        for name, own in routed.items()
-        if (accepted_of(artifact.artifacts[name], own, estimator) & table_of(own).labelled(estimator)).any()
+        name: part
+        for name, part in routed.items()
+        if (accepted_of(artifact.artifacts[name], part, estimator) & table_of(part).labelled(estimator)).any()
     }
     if not testable:
         raise UsageError("no accepted answer of any group has a label, so no promise can be tested. Label more.")
     return {
-        name: audit(artifact.artifacts[name], own, estimator, level=level / len(testable), **settings)
-        for name, own in testable.items()
+        name: audit(artifact.artifacts[name], part, estimator, level=level / len(testable), **settings)
+        for name, part in testable.items()
     }
 
 

@@ -88,8 +88,8 @@ def evaluate(
         test_aurc=Estimate.mean([area for _, area, _ in rankings]),
         test_excess_aurc=Estimate.mean([area for *_, area in rankings]),
         rows=tuple(
-            row_of(target, options, [found[place] for _, found in done])
-            for place, (target, options) in enumerate(tried)
+            row_of(target, options, [counts[index] for _, counts in done])
+            for index, (target, options) in enumerate(tried)
         ),
     )
 
@@ -124,13 +124,13 @@ def _run(
     def run(child: np.random.SeedSequence) -> tuple[_Ranking | None, list[SplitCounts]]:
         inside = pool.calibration_part(n_calibration, np.random.default_rng(child))
         test = counts(pool.u[~inside], pool.wrong[~inside])
-        found = [pool.counted(target, pool.fitted(target, inside), inside, test) for target in targets]
-        return ranking_of(test) if test.measured else None, found
+        counted = [pool.counted(target, pool.fitted(target, inside), inside, test) for target in targets]
+        return ranking_of(test) if test.measured else None, counted
 
     # numpy works on large arrays without the interpreter's lock; small ones would only wait for each other.
     with ThreadPoolExecutor(2 if pool.u.size >= THREADS_FROM else 1) as threads:
-        for number, found in enumerate(threads.map(run, children), start=1):
-            yield found
+        for number, counted in enumerate(threads.map(run, children), start=1):
+            yield counted
             progress(number, len(children))
 
 
@@ -197,8 +197,8 @@ class _Pool:
         if groups is not None:
             group = [groups[i] for i in order.tolist()]
             places: dict[Hashable, list[int]] = {}
-            for name, place in zip(groups, rank.tolist(), strict=True):
-                places.setdefault(name, []).append(place)
+            for name, index in zip(groups, rank.tolist(), strict=True):
+                places.setdefault(name, []).append(index)
             members = [np.array(each) for each in places.values()]
         answers = None if cap is None else AnswerItems.of_rows(u, wrong, group or range(u.size), cap)
         return cls(u, wrong, group, members, counts(u, wrong), answers, rank)
@@ -228,9 +228,9 @@ class _Pool:
     def fitted(self, target: Target, inside: Bools) -> float | None:
         """The threshold that a rule finds on the items inside; None if it finds none."""
         places = np.flatnonzero(inside)
-        own = None if self.group is None else [self.group[i] for i in places.tolist()]
-        part, _ = target.units(own, places.size)
-        group = None if own is None else [own[i] for i in part.tolist()]
+        groups = None if self.group is None else [self.group[i] for i in places.tolist()]
+        part, _ = target.units(groups, places.size)
+        group = None if groups is None else [groups[i] for i in part.tolist()]
         result = target.choose(self.u[places[part]], self.wrong[places[part]], group)
         return None if isinstance(result, Infeasible) else result.threshold
 

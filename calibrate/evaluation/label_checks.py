@@ -105,13 +105,17 @@ def lowest(
     records: Sequence[Record], among: NDArray[np.bool_], score: NDArray[np.float64], k: int
 ) -> list[tuple[float, Record]]:
     """The k records with the lowest scores, with these; equal scores are ordered by id."""
-    found = np.flatnonzero(among)
-    if found.size > k:
+    candidates = np.flatnonzero(among)
+    if candidates.size > k:
         # All ties of the k-th score stay, because the id decides among them below.
-        found = found[score[found] <= np.partition(score[found], k - 1)[k - 1]] if k else found[:0]
+        candidates = (
+            candidates[score[candidates] <= np.partition(score[candidates], k - 1)[k - 1]] if k else candidates[:0]
+        )
     table = table_of(records)
-    ranked = heapq.nsmallest(k, zip(score[found].tolist(), table.take(found).ids, found.tolist(), strict=True))
-    places = [place for *_, place in ranked]
+    ranked = heapq.nsmallest(
+        k, zip(score[candidates].tolist(), table.take(candidates).ids, candidates.tolist(), strict=True)
+    )
+    places = [index for *_, index in ranked]
     chosen = table.take(np.array(places, dtype=np.int64))
     return [(value, record) for (value, *_), record in zip(ranked, chosen, strict=True)]
 
@@ -162,11 +166,11 @@ def missed(records: Sequence[Record], rule: str) -> Missed | None:
     table = table_of(records)
     called_wrong = table.take(np.flatnonzero(table.labels() == 0)[:_MOST_READ])
     wrong = [record for record in called_wrong if record.answer and not record.options]
-    found = tuple(filter(_contains, wrong))
-    if not found:
+    containing = tuple(filter(_contains, wrong))
+    if not containing:
         return None
-    numbers = all(Numeric().label(one.answer or "", one).correct for one in found)
-    return Missed(found, len(wrong), "numeric" if numbers else "contains")
+    numbers = all(Numeric().label(one.answer or "", one).correct for one in containing)
+    return Missed(containing, len(wrong), "numeric" if numbers else "contains")
 
 
 _NEARLY_NONE, _MANY, _FEWEST = 0.05, 0.2, 20
@@ -253,7 +257,7 @@ def merged(records: Sequence[Record], judge: Judge | None) -> Merged | None:
         return None
     verdicts = iter(judge.compare(items))
     same = [(record, [ref for ref in record.references if next(verdicts)]) for record in wrong]
-    pairs = tuple((record.id, record.answer or "", found[0]) for record, found in same if found)
+    pairs = tuple((record.id, record.answer or "", references[0]) for record, references in same if references)
     return Merged(judge.spec.name, pairs, len(wrong)) if pairs else None
 
 

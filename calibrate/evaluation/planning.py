@@ -137,8 +137,8 @@ class Plan(Frozen):
         """
         ax = axis(ax)
         for rule, marker in zip(dict.fromkeys(row.rule for row in self.rows), "os^vDP*Xh<>dp" * 9, strict=False):
-            own = [row for row in self.rows if row.rule == rule]
-            ax.plot([row.n for row in own], [100 * row.acceptance.value for row in own], marker=marker, label=rule)
+            rows = [row for row in self.rows if row.rule == rule]
+            ax.plot([row.n for row in rows], [100 * row.acceptance.value for row in rows], marker=marker, label=rule)
         ax.axhline(100 * self.target_acceptance, color="black", lw=1, ls=":", label="asked for")
         ax.set(xscale="log", ylim=(0, None), xlabel="labelled questions", ylabel="questions answered, %")
         ax.legend(frameon=False)
@@ -359,7 +359,7 @@ def plan_scope(
         nothing is.
     """
     target = _target(rule, alpha, delta, population)
-    found: dict[tuple[float, int], tuple[float, float]] = {}
+    shares: dict[tuple[float, int], tuple[float, float]] = {}
     for done, share in enumerate(scopes, start=1):
         progress(done, len(scopes))
         try:
@@ -372,5 +372,5 @@ def plan_scope(
         if sizes:
             (accepted,), _ = _simulate(within, [target], sizes, repetitions, seed, silent)
             of_all = accepted * pool / population.scores.size
-            found |= {(share, n): (each.mean(), (each == 0).mean()) for n, each in zip(sizes, of_all, strict=True)}
-    return found
+            shares |= {(share, n): (each.mean(), (each == 0).mean()) for n, each in zip(sizes, of_all, strict=True)}
+    return shares

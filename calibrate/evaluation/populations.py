@@ -94,8 +94,8 @@ class Population:
         """
         values, count = np.unique(scores, return_counts=True)
         middle = (np.cumsum(count) - count / 2) / scores.size
-        own = (np.arange(self.scores.size) + 0.5) / self.scores.size
-        probability = np.repeat(np.interp(middle, own, self.probability), count)
+        ranks = (np.arange(self.scores.size) + 0.5) / self.scores.size
+        probability = np.repeat(np.interp(middle, ranks, self.probability), count)
         return replace(self, scores=np.repeat(values, count), probability=probability)
 
     def lowest(self, share: float) -> Population:
@@ -158,8 +158,8 @@ def error_probabilities(scores: Floats, pilot_scores: Floats, pilot_errors: Ints
     """
     from scipy.optimize import isotonic_regression  # slow to import
 
-    values, place, count = np.unique(pilot_scores, return_inverse=True, return_counts=True)
-    fitted = isotonic_regression(np.bincount(place, weights=pilot_errors) / count, weights=count).x
+    values, rank, count = np.unique(pilot_scores, return_inverse=True, return_counts=True)
+    fitted = isotonic_regression(np.bincount(rank, weights=pilot_errors) / count, weights=count).x
     at = np.clip(np.searchsorted(values, scores, side="right") - 1, 0, values.size - 1)
     # No score is surely right or wrong on the word of a pilot: half an error in it stays possible.
     n = pilot_scores.size

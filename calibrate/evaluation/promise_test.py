@@ -345,16 +345,16 @@ class Audit(PromiseTest):
                 f"Likely cause: these {asked} look different from the calibration {asked} ({what}: p = {p:.2g}; "
                 f"{base}). A promise holds for {asked} like the calibration {asked} only, under every rule."
             )
-        found = f"Nothing shows that {asked} or labels differ from those at calibration."
+        sentence = f"Nothing shows that {asked} or labels differ from those at calibration."
         if self.cause == "labels":
-            found = (
+            sentence = (
                 f"Likely cause: the labels, or harder {asked}. Uncertainty is as it was, and yet {base} (p = "
                 f"{self.base_error_p:.2g}). Compare the label rules and references of the two files. If the labels are "
                 f"right, these {asked} are harder in a way that the score does not show."
             )
         if certifies(self.rule):
-            return f"{found} A certificate fails for a share delta of calibrations by itself."
-        return f"{found} Rule {self.rule} certifies nothing: about half of its gates lie somewhat above alpha."
+            return f"{sentence} A certificate fails for a share delta of calibrations by itself."
+        return f"{sentence} Rule {self.rule} certifies nothing: about half of its gates lie somewhat above alpha."
 
 
 class CascadeAudit(PromiseTest):

@@ -299,19 +299,19 @@ def unread(key: str, counts: tuple[int, int] | None) -> str | None:
     )
 
 
-def _dependent_questions(found: Dependence) -> str:
+def _dependent_questions(dependent: Dependence) -> str:
     """A warning about questions that count as independent and hardly are."""
     way = "fit with --cluster-by-group, which uses one question of each"
-    if found.example is None:
+    if dependent.example is None:
         return (
-            f"{found.n} questions come in {found.units} groups and count as independent. If those of a group depend "
-            f"on each other (one document, one user), {way}."
+            f"{dependent.n} questions come in {dependent.units} groups and count as independent. If those of a group "
+            f"depend on each other (one document, one user), {way}."
         )
-    first, second = found.example
-    way = f"{way.capitalize()}." if found.grouped else f"Give each kind a group (--map group=COLUMN), and {way}."
+    first, second = dependent.example
+    way = f"{way.capitalize()}." if dependent.grouped else f"Give each kind a group (--map group=COLUMN), and {way}."
     return (
-        f"{found.n} questions are of {found.units} kinds, as {first!r} and {second!r}, that differ in a word and have "
-        f"one answer, and they count as independent. {way}"
+        f"{dependent.n} questions are of {dependent.units} kinds, as {first!r} and {second!r}, that differ in a word "
+        f"and have one answer, and they count as independent. {way}"
     )
 
 
@@ -377,8 +377,8 @@ def second_look(suspicious: Suspicious, report: str = "") -> str | None:
         (suspicious.n_wrong, "wrong though the model was very certain"),
         (suspicious.n_right, "right though it was very uncertain"),
     )
-    said = [f"{n} {'says' if n == 1 else 'say'} {what}" for n, what in kinds if n]
-    if not said:
+    counts = [f"{n} {'says' if n == 1 else 'say'} {what}" for n, what in kinds if n]
+    if not counts:
         return None
     listed = f" See them: {report}" if report else ""
-    return f"Of the labels, {' and '.join(said)}. If such a label is wrong, it moves the threshold.{listed}"
+    return f"Of the labels, {' and '.join(counts)}. If such a label is wrong, it moves the threshold.{listed}"

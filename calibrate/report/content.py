@@ -130,7 +130,7 @@ def _headline(counts: GateCounts, nouns: Nouns) -> Iterator[tuple[str, str]]:
 
 def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact) -> Table:
     """The rules at the artifact's alpha, the most accepting first and that of the artifact marked, below no rule."""
-    own, nouns, base = artifact.outcome.rule, nouns_of(artifact), evaluation.base_error
+    rule_in_use, nouns, base = artifact.outcome.rule, nouns_of(artifact), evaluation.base_error
     rows = sorted(
         (row for row in evaluation.rows if row.alpha == artifact.alpha), key=lambda row: -row.acceptance.value
     )
@@ -148,7 +148,7 @@ def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact) -> Table:
         ),
         rows=listed,
         prose=("promise",),
-        chosen=next((place for place, (name, *_) in enumerate(listed) if name == own), None),
+        chosen=next((index for index, (name, *_) in enumerate(listed) if name == rule_in_use), None),
         note=FEW_NOTE if any(few(row.n_feasible) for row in rows) else "",
     )
 
@@ -172,8 +172,8 @@ def score_table(ranking: Sequence[Ranked], chosen: str) -> Table:
         )
         for ranked in ranking
     ]
-    place = next((place for place, (name, *_) in enumerate(rows) if name == chosen), None)
-    return Table(("score", "AUROC", "95 % interval", "not measured"), rows, chosen=place)
+    index = next((index for index, (name, *_) in enumerate(rows) if name == chosen), None)
+    return Table(("score", "AUROC", "95 % interval", "not measured"), rows, chosen=index)
 
 
 def categories(artifact: CalibrationArtifact, parts: Sequence[Part], estimator: str, most: int = 20) -> list[Table]:
@@ -278,7 +278,7 @@ def _apart(answer: str | None, reference: str) -> tuple[str, str]:
     if answer == reference or _cut(answer) != _cut(reference):
         return answer, reference
     pairs = zip_longest(answer, reference)
-    start = next(place for place, (ours, theirs) in enumerate(pairs) if ours != theirs) - _BEFORE
+    start = next(index for index, (ours, theirs) in enumerate(pairs) if ours != theirs) - _BEFORE
     return f"... {answer[start:]}", f"... {reference[start:]}"
 
 

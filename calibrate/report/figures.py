@@ -270,8 +270,10 @@ def across_alpha(
                 level = 100 * base_error if field in _ERRORS else 100.0
                 ends = [targets[0], targets[-1]]
                 panel.plot(ends, [level, level], color=COLOURS.muted, lw=1.3, ls=(0, (6, 3)), label="no rule")
-            for index, (rule, own) in enumerate(groupby(rows, key=lambda row: row.name)):
-                points = [(100 * row.alpha, 100 * value) for row in own if (value := _known(row, field)) is not None]
+            for index, (rule, rows_of_rule) in enumerate(groupby(rows, key=lambda row: row.name)):
+                points = [
+                    (100 * row.alpha, 100 * value) for row in rows_of_rule if (value := _known(row, field)) is not None
+                ]
                 ink, dashes, marker = style(index)
                 x, y = [at for at, _ in points], [value for _, value in points]
                 panel.plot(x, y, color=ink, ls=dashes, marker=marker, ms=4.5, lw=1.9, label=rule)

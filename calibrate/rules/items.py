@@ -109,15 +109,15 @@ class AnswerItems:
         scores, errors = checked(u, wrong)
         if len(group) != scores.size:
             raise UsageError(f"group must name the answer of each of the {scores.size} items, got {len(group)} names.")
-        place: dict[Hashable, int] = {}
-        code = np.array([place.setdefault(name, len(place)) for name in group], dtype=np.int64)
+        code_of: dict[Hashable, int] = {}
+        code = np.array([code_of.setdefault(name, len(code_of)) for name in group], dtype=np.int64)
         largest = int(np.bincount(code[np.isfinite(scores)], minlength=1).max())
         if largest > cap:
             raise UsageError(
                 f"an answer has {largest} measured items, more than cap = {cap}, and the promise rests on that number. "
                 "Give the uncertainty inf to all but the most certain ones, here and at run time."
             )
-        return cls(tuple(place), code, scores, errors, cap)
+        return cls(tuple(code_of), code, scores, errors, cap)
 
     @property
     def n(self) -> int:
@@ -214,15 +214,15 @@ def by_rows(rule: Callable[[AnswerItems, float, float], Result]) -> Callable[...
 
 def wrong_share(some: AnswerItems, alpha: float, delta: float) -> Result:
     """Share of wrong items among all that are kept: `certified_groups`, an answer of at most ``cap`` items a group."""
-    found = certified_groups(some.uncertainty, some.wrong, alpha, delta, group=some.group, most=some.cap)
+    result = certified_groups(some.uncertainty, some.wrong, alpha, delta, group=some.group, most=some.cap)
     reach = float(np.isfinite(some.uncertainty).sum()) / (some.n * some.cap)
-    return _in_answers(some, found, _needed_by_capital(alpha, delta, reach))
+    return _in_answers(some, result, _needed_by_capital(alpha, delta, reach))
 
 
 def wrong_share_per_answer(some: AnswerItems, alpha: float, delta: float) -> Result:
     """Mean share of wrong items among those kept of an answer, over the answers of which something is kept."""
-    found = certified_groups(some.uncertainty, some.wrong, alpha, delta, group=some.group)
-    return _in_answers(some, found, _needed_by_capital(alpha, delta, 1.0))
+    result = certified_groups(some.uncertainty, some.wrong, alpha, delta, group=some.group)
+    return _in_answers(some, result, _needed_by_capital(alpha, delta, 1.0))
 
 
 def clean_shown(some: AnswerItems, alpha: float, delta: float) -> Result:
@@ -262,11 +262,11 @@ def _needed_by_capital(alpha: float, delta: float, reach: float) -> int | None:
     return math.ceil(-math.log(delta) / gain - 1e-9) if gain else None
 
 
-def _in_answers(some: AnswerItems, found: Result, needed: int | None) -> Result:
+def _in_answers(some: AnswerItems, result: Result, needed: int | None) -> Result:
     """A result whose counts are answers."""
-    if isinstance(found, Infeasible):
-        return Infeasible(some.n, found.reason, needed if found.reason == "too_few_items" else None)
-    return _at(some, found.threshold)
+    if isinstance(result, Infeasible):
+        return Infeasible(some.n, result.reason, needed if result.reason == "too_few_items" else None)
+    return _at(some, result.threshold)
 
 
 def _at(some: AnswerItems, threshold: float) -> Feasible:

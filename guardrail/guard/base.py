@@ -155,14 +155,16 @@ class GuardedChatModel(SteppedChatModel):
         arguments: Mapping[str, Any],
     ) -> Steps[ChatResult]:
         """The accepted answer, or what the abstention path gives, with the verdict of the guard or the cascade."""
-        own: Any = self  # guards and cascades have both fields
+        guard: Any = self  # guards and cascades have both fields
         artifacts = self._artifacts()
         plan = artifacts[0].plan
         form = form_of(plan, stop, arguments)
         callbacks = child_callbacks(run_manager)
         verdict = yield from self._verdict(messages, callbacks, arguments)
         note_verdict(run_manager, verdict.trace_fields())
-        abstention = Abstention(verdict, messages, own.on_abstain, own.abstain_message, callbacks, plan.bindings, form)
+        abstention = Abstention(
+            verdict, messages, guard.on_abstain, guard.abstain_message, callbacks, plan.bindings, form
+        )
         if not verdict.passes:
             message = yield from take_path(abstention)
             return chat_result(message, verdict)
@@ -188,9 +190,9 @@ class GuardedChatModel(SteppedChatModel):
     def _way_out(cls, name: str) -> str:
         if name in Using.__annotations__:
             return f"give the object among those of the score: using={{{name!r}: ...}}."
-        own = [field for field in cls.model_fields if field not in BaseChatModel.model_fields]
-        near = get_close_matches(name, own, n=1)
-        return f"did you mean {near[0]!r}?" if near else f"its own settings are {', '.join(own)}."
+        settings = [field for field in cls.model_fields if field not in BaseChatModel.model_fields]
+        near = get_close_matches(name, settings, n=1)
+        return f"did you mean {near[0]!r}?" if near else f"its own settings are {', '.join(settings)}."
 
     @field_validator("on_abstain", check_fields=False)
     @classmethod
@@ -264,8 +266,8 @@ class GuardedChatModel(SteppedChatModel):
 
     def _artifacts(self) -> tuple[CalibrationArtifact, ...]:
         """This guard's artifacts."""
-        own: Artifact = getattr(self, "artifact")  # noqa: B009 - a field of the classes below
-        return own.gates
+        artifact: Artifact = getattr(self, "artifact")  # noqa: B009 - a field of the classes below
+        return artifact.gates
 
     # -- calls: `max_concurrency` of the configuration bounds them all -----------------------------------------------
 
@@ -373,7 +375,7 @@ def known_path(value: Any) -> Any:
 
 def refuse_same_guard(
     path: Any,
-    own: Sequence[CalibrationArtifact],
+    artifacts: Sequence[CalibrationArtifact],
     *,
     place: str = "on_abstain",
     remembered: Mapping[str, Any] | None = None,
@@ -382,7 +384,7 @@ def refuse_same_guard(
 
     Args:
         path: The path.
-        own: The artifacts of the guard that abstains.
+        artifacts: The artifacts of the guard that abstains.
         place: The argument that gave the path.
         remembered: The memory of the guard that abstains; a guard that shares it draws nothing again.
 
@@ -392,7 +394,7 @@ def refuse_same_guard(
     for guard in _guards_in(path):
         if remembered is not None and remembered == guard._memory():
             continue
-        if any(a.model == b.model and a.calibration == b.calibration for a in own for b in guard._artifacts()):
+        if any(a.model == b.model and a.calibration == b.calibration for a in artifacts for b in guard._artifacts()):
             raise UsageError(
                 f"{place} leads to a guard of the same model and calibration: it would draw the same question "
                 "again until the gate accepts, which voids the promise. Give another model, a person, or "

@@ -110,8 +110,8 @@ class Cascade(GuardedChatModel):
         if len(settings) != len(stages):
             raise UsageError(f"stage_settings must have one dict a stage: {len(stages)} stages, got {len(settings)}.")
         self._guards = tuple(
-            Guardrail(**{**own, "model": model, "artifact": stage, "on_abstain": "message"})
-            for model, stage, own in zip(self.models, stages, settings, strict=True)
+            Guardrail(**{**settings_of_stage, "model": model, "artifact": stage, "on_abstain": "message"})
+            for model, stage, settings_of_stage in zip(self.models, stages, settings, strict=True)
         )
         return self
 
@@ -154,10 +154,10 @@ class Cascade(GuardedChatModel):
         return last.model_copy(update=system)
 
     def _memory(self) -> dict[str, Any]:
-        own = self.stage_settings or [{} for _ in self._guards]
+        stage_settings = self.stage_settings or [{} for _ in self._guards]
         return {
             "stage_settings": [
-                {**settings, **guard._memory()} for settings, guard in zip(own, self._guards, strict=True)
+                {**settings, **guard._memory()} for settings, guard in zip(stage_settings, self._guards, strict=True)
             ]
         }
 

@@ -113,12 +113,12 @@ def unlike_calls(
     bound = {name: call.get(name) for name in ("tool_choice", "response_format")}
     if bindings_for(call.get("tools") or (), **bound).digest != (plan.bindings or Bindings()).digest:
         return ["tools"]
-    own = {name: getattr(model, name, None) for name in PLANNED - {"stop"}}
-    own |= {name: value for name, value in call.items() if name in PLANNED | SHAPING}
-    own["stop"] = (stop if stop is not None else getattr(model, "stop", None)) or None
+    settings = {name: getattr(model, name, None) for name in PLANNED - {"stop"}}
+    settings |= {name: value for name, value in call.items() if name in PLANNED | SHAPING}
+    settings["stop"] = (stop if stop is not None else getattr(model, "stop", None)) or None
     usage = message.usage_metadata
     return unlike_served(
-        {name: value for name, value in own.items() if name not in _READ},
+        {name: value for name, value in settings.items() if name not in _READ},
         plan,
         finish=end_of(message),
         tokens=None if usage is None else usage["output_tokens"],

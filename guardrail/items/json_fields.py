@@ -274,17 +274,17 @@ class OtherDocument:
                     return ABSENT
                 value = value[step]
                 continue
-            place = self._places(value, address[:depth], step.field).get(step.key)
-            if place is None:
+            index = self._places(value, address[:depth], step.field).get(step.key)
+            if index is None:
                 return ABSENT
-            value = value[place]
+            value = value[index]
         return value
 
     def _places(self, value: Document, address: Address, field: str) -> dict[str, int]:
         """The position of each item of a list of objects by its key; empty if the items cannot be told apart."""
         if address not in self._keys:
             keys = _keys_of(value, field) if isinstance(value, list) else None
-            self._keys[address] = {key: place for place, key in enumerate(keys or ())}
+            self._keys[address] = {key: index for index, key in enumerate(keys or ())}
         return self._keys[address]
 
 
@@ -304,9 +304,11 @@ def _compared(value: Document, others: Sequence[Document], judge: Judge | None) 
     is asked once, about all others that differ in this.
     """
     value, others = _nfc(value), [_nfc(other) for other in others]
-    own = canonical_value(value)
+    canonical = canonical_value(value)
     alike = [_kind(value) == _kind(other) for other in others]
-    verdicts: list[bool | None] = [kin and own == canonical_value(o) for kin, o in zip(alike, others, strict=True)]
+    verdicts: list[bool | None] = [
+        kin and canonical == canonical_value(o) for kin, o in zip(alike, others, strict=True)
+    ]
     if judge is None or value is None or isinstance(value, bool):
         return verdicts
     asked = [i for i, verdict in enumerate(verdicts) if alike[i] and not verdict]
@@ -334,22 +336,22 @@ def _nfc(value: Document) -> Document:
     return [_nfc(inner) for inner in value] if isinstance(value, list) else value
 
 
-def field_judges(spec: ItemsSpec, own: Mapping[str, Judge] | None = None) -> dict[str, Judge]:
+def field_judges(spec: ItemsSpec, judge_by_path: Mapping[str, Judge] | None = None) -> dict[str, Judge]:
     """The judge of each field that has its own, by path.
 
     Args:
         spec: The items.
-        own: Judge objects by path, for judges that cannot be made by name.
+        judge_by_path: Judge objects by path, for judges that cannot be made by name.
 
     Raises:
         UsageError: A judge cannot be made by name and was not given, or another one was given; both are named.
     """
-    own = dict(own or {})
-    if unknown := sorted(set(own) - set(spec.judges)):
+    judge_by_path = dict(judge_by_path or {})
+    if unknown := sorted(set(judge_by_path) - set(spec.judges)):
         raise UsageError(f"judges were given for {unknown}, but the items name judges for {sorted(spec.judges)}")
     judges: dict[str, Judge] = {}
     for path, stored in spec.judges.items():
-        judge = own.get(path)
+        judge = judge_by_path.get(path)
         if judge is None:
             try:
                 judge = make_judge(stored.name, **stored.params)
@@ -412,8 +414,8 @@ def _placed(document: Document, steps: Sequence[str], value: Document) -> Docume
     if isinstance(document, dict) and (not rest or name in document):
         return {**document, name: _placed(document.get(name, ABSENT), rest, value)}
     if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
-        place = int(name)
-        return [*document[:place], _placed(document[place], rest, value), *document[place + 1 :]]
+        index = int(name)
+        return [*document[:index], _placed(document[index], rest, value), *document[index + 1 :]]
     raise LookupError(name)
 
 

@@ -185,12 +185,12 @@ def by_question(items: Sequence[Item], ask: Callable[[str, list[tuple[str, str]]
         ValueError: The number of answers is not the number of pairs.
     """
     places: dict[str, list[int]] = {}
-    for place, (question, _, _) in enumerate(items):
-        places.setdefault(question, []).append(place)
+    for index, (question, _, _) in enumerate(items):
+        places.setdefault(question, []).append(index)
     answer_at: dict[int, Value] = {}
-    for question, own in places.items():
-        answers = ask(question, [items[place][1:] for place in own])
-        if len(answers) != len(own):  # a missing answer would shift all later verdicts to other pairs
-            raise ValueError(f"{len(answers)} answers for {len(own)} pairs")
-        answer_at.update(zip(own, answers, strict=True))
-    return [answer_at[place] for place in range(len(items))]
+    for question, indices in places.items():
+        answers = ask(question, [items[index][1:] for index in indices])
+        if len(answers) != len(indices):  # a missing answer would shift all later verdicts to other pairs
+            raise ValueError(f"{len(answers)} answers for {len(indices)} pairs")
+        answer_at.update(zip(indices, answers, strict=True))
+    return [answer_at[index] for index in range(len(items))]

@@ -76,20 +76,20 @@ class TextJudge(Judge):
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Compare the answers' own words; each answer is read once."""
-        own = {text: _OwnWords(question, text) for text in {text for pair in pairs for text in pair}}
-        return [own[a].is_like(own[b], self.threshold) for a, b in pairs]
+        words_of = {text: _OwnWords(question, text) for text in {text for pair in pairs for text in pair}}
+        return [words_of[a].is_like(words_of[b], self.threshold) for a, b in pairs]
 
 
 class _OwnWords:
     """The own words of an answer: numbers, words that change others, and the rest."""
 
     def __init__(self, question: str, text: str) -> None:
-        own = own_words(question, text) if not read(text).marks else []
+        words = own_words(question, text) if not read(text).marks else []
         self.normal = normalise(text)
-        self.numbers = [word for word in own if has_digit(word)]
-        self.changing = [word for word in own if word.casefold() in CHANGING or (len(word) == 1 and word.isalpha())]
+        self.numbers = [word for word in words if has_digit(word)]
+        self.changing = [word for word in words if word.casefold() in CHANGING or (len(word) == 1 and word.isalpha())]
         self.asked_numbers = frozenset(filter(has_digit, read(text).words)) & asked_words(question)
-        self.names = frozenset(own).difference(self.numbers, self.changing)
+        self.names = frozenset(words).difference(self.numbers, self.changing)
 
     def is_like(self, other: _OwnWords, threshold: float) -> bool:
         if self.normal == other.normal:
@@ -130,5 +130,5 @@ def majority(samples: Sequence[Sample]) -> int | None:
 
 def with_majority(drawn: SampleSet) -> SampleSet:
     """The set with the vote of its samples as primary answer; all stay samples."""
-    place = majority(drawn.samples)
-    return drawn.model_copy(update={"primary": None if place is None else drawn.samples[place]})
+    index = majority(drawn.samples)
+    return drawn.model_copy(update={"primary": None if index is None else drawn.samples[index]})

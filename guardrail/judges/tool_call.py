@@ -131,8 +131,10 @@ class ToolCallJudge(EqualityJudge):
         chosen = self.arguments if isinstance(self.arguments, Mapping) else {"*": self.arguments}
         for tool, names in chosen.items():
             refuse_unknown(tool, ("*", *known), where, "a tool")
-            schemas = [known[tool]] if tool != "*" else [own for name, own in known.items() if name not in chosen]
-            every = {argument for own in schemas for argument in own or ()}
+            schemas = (
+                [known[tool]] if tool != "*" else [arguments for name, arguments in known.items() if name not in chosen]
+            )
+            every = {argument for arguments in schemas for argument in arguments or ()}
             for name in names if schemas and None not in schemas else ():
                 refuse_unknown(name, every, where, f"an argument of {'the other tools' if tool == '*' else tool}")
 
@@ -172,9 +174,9 @@ class ToolCallJudge(EqualityJudge):
         """Arguments of the calls in an answer that are not compared, as "TOOL: ARGUMENT, ARGUMENT"."""
         names: dict[str, dict[str, None]] = {}
         for call in read_calls(answer) or () if self.arguments is not None else ():
-            own = [name for name in call.arguments if name not in self._arguments(call)]
-            names.setdefault(call.name, {}).update(dict.fromkeys(own))
-        return tuple(f"{tool}: {', '.join(own)}" for tool, own in names.items() if own)
+            arguments = [name for name in call.arguments if name not in self._arguments(call)]
+            names.setdefault(call.name, {}).update(dict.fromkeys(arguments))
+        return tuple(f"{tool}: {', '.join(arguments)}" for tool, arguments in names.items() if arguments)
 
     def _arguments(self, call: ToolCall) -> dict[str, Any]:
         chosen = self.arguments

@@ -56,11 +56,11 @@ class FollowUp:
 
     def plan(self, plan: SamplingPlan) -> SamplingPlan:
         """The plan of asking it: one short reply, drawn like the primary answer, or the likelihood of its options."""
-        own: dict[str, Any] = {"n": 0, "max_tokens": _REPLY_TOKENS, "options": self.options, "seed": plan.seed}
-        own["cut_off"] = "measure"  # a short reply that says more than was asked is cut
+        settings: dict[str, Any] = {"n": 0, "max_tokens": _REPLY_TOKENS, "options": self.options, "seed": plan.seed}
+        settings["cut_off"] = "measure"  # a short reply that says more than was asked is cut
         if plan.primary == "sampled":
-            own |= {"primary": "sampled", "temperature": plan.temperature, "top_p": plan.top_p}
-        return SamplingPlan(**own)
+            settings |= {"primary": "sampled", "temperature": plan.temperature, "top_p": plan.top_p}
+        return SamplingPlan(**settings)
 
     def reply(self, drawn: SampleSet) -> SampleSet:
         """The reply in a drawn set, for a follow-up that asks one question.
@@ -112,18 +112,18 @@ def ask_follow_ups(
             continue  # scorers are asked elsewhere
         if name not in FOLLOW_UPS:
             raise UsageError(f"no follow-up named {name!r}; choose one of {', '.join(sorted(FOLLOW_UPS))}")
-        asking, own = FOLLOW_UPS[name], FOLLOW_UPS[name].plan(plan)
+        asking, plan_of_replies = FOLLOW_UPS[name], FOLLOW_UPS[name].plan(plan)
         sets = enumerate(zip(prompts, drawn, strict=True))
-        asked = [(place, each) for place, of in sets if _has_answer(of[1]) for each in asking.ask(*of)]
+        asked = [(index, each) for index, of in sets if _has_answer(of[1]) for each in asking.ask(*of)]
         try:
-            replies = yield from ask(name, own, [messages for _, messages in asked])
+            replies = yield from ask(name, plan_of_replies, [messages for _, messages in asked])
         except UsageError as error:
-            reason = Unmeasured.MODEL_FAILED if own.options is None else Unmeasured.NO_OPTIONS
+            reason = Unmeasured.MODEL_FAILED if plan_of_replies.options is None else Unmeasured.NO_OPTIONS
             replies = [
                 SampleSet(question=question_text(messages), primary=None, problem=reason, problem_detail=str(error))
                 for _, messages in asked
             ]
-        drawn = _attached(drawn, name, [place for place, _ in asked], replies)
+        drawn = _attached(drawn, name, [index for index, _ in asked], replies)
     return drawn
 
 
@@ -191,16 +191,16 @@ class Scoring:
         """
         for name in self.check(plan):
             scorer = self.scorers[name]
-            places = [place for place, each in enumerate(drawn) if self._asks(name, each)]
+            places = [index for index, each in enumerate(drawn) if self._asks(name, each)]
 
-            def rate(place: int, scorer: AnswerScorer = scorer, drawn: list[SampleSet] = drawn) -> Steps[SampleSet]:
-                answer = drawn[place].primary
+            def rate(index: int, scorer: AnswerScorer = scorer, drawn: list[SampleSet] = drawn) -> Steps[SampleSet]:
+                answer = drawn[index].primary
                 assert answer is not None, "only sets with an answer are rated"
                 piece = f"{scorer.follow_up}:{sha256_hex(answer.comparable.encode(), 16)}"
                 remembered = yield from memory.piece(piece)
                 if remembered is not None:
                     return remembered
-                reply = yield from scorer.reply_steps(prompts[place], drawn[place], self.prompt)
+                reply = yield from scorer.reply_steps(prompts[index], drawn[index], self.prompt)
                 return (yield from memory.note(piece, reply))
 
             from .calls import at_once  # slow to import, and estimators only name follow-ups
@@ -223,17 +223,17 @@ def _attached(
 ) -> list[SampleSet]:
     """The sets with the replies to one follow-up about the sets at ``places``, and their cost added."""
     by_place: dict[int, list[SampleSet]] = {}
-    for place, reply in zip(places, replies, strict=True):
-        by_place.setdefault(place, []).append(reply)
+    for index, reply in zip(places, replies, strict=True):
+        by_place.setdefault(index, []).append(reply)
     attached = []
-    for place, sample_set in enumerate(drawn):
-        own = by_place.get(place, [])
-        if own:
-            cost = sum((reply.cost for reply in own), start=sample_set.cost)
+    for index, sample_set in enumerate(drawn):
+        own_replies = by_place.get(index, [])
+        if own_replies:
+            cost = sum((reply.cost for reply in own_replies), start=sample_set.cost)
             # Replies are drawn at the same time: the slowest counts, not the sum.
-            seconds = sample_set.cost.seconds + max(reply.cost.seconds for reply in own)
+            seconds = sample_set.cost.seconds + max(reply.cost.seconds for reply in own_replies)
             cost = cost.model_copy(update={"seconds": seconds})
-            replied = {**sample_set.follow_ups, name: tuple(own)}
+            replied = {**sample_set.follow_ups, name: tuple(own_replies)}
             sample_set = sample_set.model_copy(update={"follow_ups": replied, "cost": cost})
         attached.append(sample_set)
     return attached

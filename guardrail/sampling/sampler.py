@@ -176,7 +176,7 @@ class Sampler:
             whole = reduce(joined, parts, SampleSet(question=question_text(messages), primary=None))
             sets.append(whole.model_copy(update={"samples": whole.samples[:n]}))
             counts.append(len(parts))
-        places = [place for place, drawn in enumerate(sets) if self._lacks(drawn)]
+        places = [index for index, drawn in enumerate(sets) if self._lacks(drawn)]
         if not places:
             return sets
         # All lack the same: several prompts are follow-ups, which have no samples.
@@ -189,19 +189,19 @@ class Sampler:
         # Each part has another seed. The first one is taken by the samples that these continue under another name, or,
         # where nothing is remembered, by a sampled primary answer.
         taken = self.name != "primary" or (self.plan.primary == "sampled" and self.memory.draws.seconds <= 0)
-        number = max(int(taken and not self.primary), *(counts[place] for place in places))
-        fresh = yield from asking._native_call(model, [prompts[place] for place in places], number)
+        number = max(int(taken and not self.primary), *(counts[index] for index in places))
+        fresh = yield from asking._native_call(model, [prompts[index] for index in places], number)
         overtaken = False
-        for place, part in zip(places, fresh, strict=True):
+        for index, part in zip(places, fresh, strict=True):
             lost = part.problem is not None and not part.problem.depends_on_question
-            if lost and not self._lacks(joined(sets[place], part.model_copy(update={"problem": None}))):
+            if lost and not self._lacks(joined(sets[index], part.model_copy(update={"problem": None}))):
                 # The memory keeps answers and no failure of the transport: the next attempt would find a whole set.
-                sets[place] = joined(sets[place], part)
+                sets[index] = joined(sets[index], part)
                 continue
-            noted = yield from self.memory.note(f"{names[place]}:part {counts[place]}", part)
+            noted = yield from self.memory.note(f"{names[index]}:part {counts[index]}", part)
             overtaken |= noted is not part  # another attempt has drawn this part meanwhile, and perhaps less of it
-            whole = joined(sets[place], noted)
-            sets[place] = whole.model_copy(update={"samples": whole.samples[:n]})
+            whole = joined(sets[index], noted)
+            sets[index] = whole.model_copy(update={"samples": whole.samples[:n]})
         return (yield from self._natively(model, prompts)) if overtaken else sets
 
     def _parts(self, name: str) -> Steps[list[SampleSet]]:
@@ -223,8 +223,8 @@ class Sampler:
             return [self.name for _ in prompts]
         texts = [repr([(message.type, message.content) for message in messages]) for messages in prompts]
         return [
-            f"{self.name}:{place}:{sha256_hex(text.encode('utf-8', 'surrogatepass'), 16)}"
-            for place, text in enumerate(texts)
+            f"{self.name}:{index}:{sha256_hex(text.encode('utf-8', 'surrogatepass'), 16)}"
+            for index, text in enumerate(texts)
         ]
 
     def _native_call(
@@ -325,8 +325,8 @@ def _sample_set(messages: Sequence[BaseMessage], pairs: Sequence[tuple[Call, Rep
     )
     primary = next((reply.answer.primary for call, reply in pairs if call.index < 0), None)
     failures = [(answer.problem, answer.problem_detail) for answer in answers if answer.problem is not None]
-    given = samples if primary is None else (primary, *samples)
-    problem, detail = failed_calls(failures, len(answers), given) or refused_samples(samples) or (None, "")
+    answered = samples if primary is None else (primary, *samples)
+    problem, detail = failed_calls(failures, len(answers), answered) or refused_samples(samples) or (None, "")
     cost = sum((answer.cost for answer in answers), start=Cost())
     calls_made = [reply for _, reply in pairs if reply.answer.cost.calls]
     if calls_made:  # calls are made side by side

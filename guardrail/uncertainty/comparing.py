@@ -192,15 +192,15 @@ def likeness(drawn: SampleSet, similarity: Similarity) -> Asking:
     The rules of `matrix` decide which texts are equal or unlike without being rated.
     """
     folded = fold([_primary(drawn), *_answers(drawn)], similarity)
-    own, *keys = folded.keys
+    answer, *keys = folded.keys
     # A refusal or a call as the primary answer is like equal texts only, so nothing has to be rated.
-    others = [key for key in sorted(folded.judged) if key != own] if own in folded.judged else []
+    others = [key for key in sorted(folded.judged) if key != answer] if answer in folded.judged else []
 
     def read(values: Sequence[float]) -> dict[str, Any]:
-        likeness_of = {own: 1.0, **dict(zip(others, values, strict=True))}
+        likeness_of = {answer: 1.0, **dict(zip(others, values, strict=True))}
         return {"likeness": tuple(likeness_of.get(key, 0.0) for key in keys)}
 
-    return Asking(folded.texts([(own, other) for other in others]), read)
+    return Asking(folded.texts([(answer, other) for other in others]), read)
 
 
 def relevance(drawn: SampleSet, similarity: Similarity, level: Level) -> Asking:
@@ -216,7 +216,7 @@ def relevance(drawn: SampleSet, similarity: Similarity, level: Level) -> Asking:
     if any(sample.tool_calls for sample in drawn.samples):
         raise Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
     parts = [(sample.text.strip(), words(sample) if level == "word" else spans(sample)) for sample in drawn.samples]
-    by_answer = [[(text, without(text, span, level)) for span in own] for text, own in parts]
+    by_answer = [[(text, without(text, span, level)) for span in spans_of_text] for text, spans_of_text in parts]
     known: dict[Pair, float] = {}
     for answer, rest in dict.fromkeys(chain(*by_answer)):
         if not rest.strip():
@@ -228,7 +228,7 @@ def relevance(drawn: SampleSet, similarity: Similarity, level: Level) -> Asking:
     def read(values: Sequence[float]) -> dict[str, Any]:
         rating_of = {**known, **dict(zip(unrated, values, strict=True))}
         return {
-            "costs": tuple(tuple(span.nll for span in own) for _, own in parts),
+            "costs": tuple(tuple(span.nll for span in spans_of_text) for _, spans_of_text in parts),
             "relevance": tuple(tuple(rating_of[pair] for pair in pairs) for pairs in by_answer),
         }
 

@@ -140,13 +140,13 @@ def _begin(
         return partial(estimator.unmeasured, missing.reason, missing.detail)
 
     def end() -> Uncertainty:
-        found: dict[str, Any] = {}
+        evidence_fields: dict[str, Any] = {}
         for result in results:
             fields = result()
             if isinstance(fields, Missing):
                 return estimator.unmeasured(fields.reason, fields.detail)
-            found |= fields
-        evidence = Evidence(drawn, **found)
+            evidence_fields |= fields
+        evidence = Evidence(drawn, **evidence_fields)
         if seen is not None:
             seen.append(evidence)
         return estimator.score(evidence)

@@ -113,9 +113,9 @@ def plan_for(
 
 def samples_for(estimators: Sequence[Estimator], n: int) -> int:
     """Samples that the estimators read where a user asks for n: `then` reads as many as it says, others all."""
-    own = [estimator.stages.samples for estimator in estimators if estimator.stages is not None]
+    of_stages = [estimator.stages.samples for estimator in estimators if estimator.stages is not None]
     others = any(each.needs.samples for each in estimators if each.stages is None)
-    return max([*own, n if others or not own else 0])
+    return max([*of_stages, n if others or not of_stages else 0])
 
 
 def check_arguments(estimators: Iterable[Estimator], bindings: Bindings | None) -> None:

@@ -108,8 +108,8 @@ def from_spec(
             "start with `calibrate collect`."
         )
     if spec.name in COMBINATIONS:
-        given = {"judge": judge, "similarity": similarity, "entailment": entailment, "scorer": scorer}
-        remake = partial(_part, given={role: one for role, one in given.items() if one is not None})
+        by_role = {"judge": judge, "similarity": similarity, "entailment": entailment, "scorer": scorer}
+        remake = partial(_part, objects={role: one for role, one in by_role.items() if one is not None})
         running = from_combination_spec(spec, remake)
         if scorer is not None and scorer.follow_up not in {each.name for each in running.members}:
             raise _unused(spec, scorer)
@@ -155,11 +155,11 @@ def _remade(role: Role, spec: JudgeSpec | None) -> Any:
         ) from error
 
 
-def _part(spec: EstimatorSpec, given: Mapping[str, Any]) -> Estimator:
+def _part(spec: EstimatorSpec, objects: Mapping[str, Any]) -> Estimator:
     """A part of a combination, with those of the given objects that match its spec."""
     fitting = {
         role: one
-        for role, one in given.items()
+        for role, one in objects.items()
         if (one.follow_up == spec.name if role == "scorer" else one.spec == getattr(spec, role))
     }
     return from_spec(spec, **fitting)

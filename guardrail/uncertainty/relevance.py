@@ -44,14 +44,14 @@ def weighted_nll(costs: Sequence[float], likeness: Sequence[float]) -> float:
 
 def _weighted(evidence: Evidence) -> list[float]:
     """U of each sample."""
-    return [weighted_nll(own, alike) for own, alike in zip(evidence.costs, evidence.relevance, strict=True)]
+    return [weighted_nll(nlls, alike) for nlls, alike in zip(evidence.costs, evidence.relevance, strict=True)]
 
 
 def _supported(alike: Sequence[Sequence[float]], costs: Sequence[float]) -> float:
     """Mean over j of -ln(p_j + (1/t) sum_{k != j} g_jk p_k), p = exp(-costs), by log-sum-exp: it cannot underflow."""
     scores = []
-    for j, own in enumerate(costs):
-        terms = [-own]
+    for j, cost in enumerate(costs):
+        terms = [-cost]
         for k, other in enumerate(costs):
             # A similarity of 0 adds nothing, and its logarithm does not exist.
             if k != j and alike[j][k] > 0:
@@ -137,13 +137,15 @@ def answer_word_nll(evidence: Evidence) -> float:
     text = primary.text.strip()
     functional = FUNCTION_WORDS | NEGATIONS
     asked = functional | asked_words(question)
-    said = read(text).words
-    if asked.issuperset(said) and not functional.issuperset(said):
+    answer_words = read(text).words
+    if asked.issuperset(answer_words) and not functional.issuperset(answer_words):
         raise Missing(Unmeasured.EMPTY_ANSWER, "the answer only repeats words of the question")
     spelled = [(span.nll, text[span.start : span.end]) for span in extents]
-    own = [nll for nll, word in spelled if fold(word) not in functional and not asked.issuperset(read(word).words)]
+    content_nlls = [
+        nll for nll, word in spelled if fold(word) not in functional and not asked.issuperset(read(word).words)
+    ]
     # No own word and no echo: function words only, and those are the answer ("No.").
-    return total(own or [span.nll for span in extents])
+    return total(content_nlls or [span.nll for span in extents])
 
 
 _SAMPLES = Needs(samples=True, logprobs=True)

@@ -163,14 +163,14 @@ class Scorer:
             prompt: The wrapping of the prompt, which says what its question and its slots are.
         """
         started = time.perf_counter()
-        found: dict[str, Any]
+        fields: dict[str, Any]
         try:
             number = yield from self._rated(messages, drawn, prompt)
-            found = {"primary": Sample(text=repr(number))}
+            fields = {"primary": Sample(text=repr(number))}
         except Missing as missing:
-            found = {"primary": None, "problem": missing.reason, "problem_detail": missing.detail}
+            fields = {"primary": None, "problem": missing.reason, "problem_detail": missing.detail}
         cost = Cost(calls=self.calls, seconds=time.perf_counter() - started)
-        return SampleSet(question=self.digest, cost=cost, **found)
+        return SampleSet(question=self.digest, cost=cost, **fields)
 
     def _rated(self, messages: Sequence[BaseMessage], drawn: SampleSet, prompt: PromptWrapping | None) -> Steps[float]:
         """The number that the function gives; raises `Missing` if there is none."""
@@ -283,8 +283,8 @@ def scorer(
     training = None if trained_on is None else Training.of(trained_on)
 
     def decorated(function: Callable[..., Any]) -> Scorer:
-        own = name or str(getattr(function, "__name__", type(function).__name__))
-        return Scorer(function, own, version, higher, params or {}, unit, timeout, calls, training)
+        scorer_name = name or str(getattr(function, "__name__", type(function).__name__))
+        return Scorer(function, scorer_name, version, higher, params or {}, unit, timeout, calls, training)
 
     return decorated
 
