@@ -41,47 +41,54 @@ class Provider(NamedTuple):
     Attributes:
         package: Name of its package.
         name: Name of its class.
-        where: Returns the arguments that connect it to the scripted server.
-        own: Settings of the model that contradict the plan.
+        connection: Returns the arguments that connect it to the scripted server.
+        contrary: Settings of the model that contradict the plan.
         settings: Path of each of the plan's settings in a request.
         identity: Provider and model that an artifact binds.
-        seed: Path of the seed in a request, or empty.
+        seed: Path of the seed in a request, or empty if the class takes none.
+        seed_argument: Argument of a call that takes the seed, or empty.
+        seed_field: Field of the model that takes the seed, where a call takes none; or empty.
         logprobs: Whether its replies show log-probabilities.
     """
 
     package: str
     name: str
-    where: Callable[[str], dict[str, Any]]
-    own: dict[str, Any]
+    connection: Callable[[str], dict[str, Any]]
+    contrary: dict[str, Any]
     settings: dict[str, str]
     identity: tuple[str, str]
     seed: str = ""
+    seed_argument: str = ""
+    seed_field: str = ""
     logprobs: bool = False
 
     def make(self, server: Server, **changed: Any) -> BaseChatModel:
-        kind = getattr(pytest.importorskip(self.package), self.name)
-        model: BaseChatModel = kind(**{**self.where(server.url), **self.own, **changed})
+        chat_class = getattr(pytest.importorskip(self.package), self.name)
+        model: BaseChatModel = chat_class(**{**self.connection(server.url), **self.contrary, **changed})
         return model
 
 
-def words(max_tokens: str, top_p: str, stop: str, temperature: str = "temperature", inside: str = "") -> dict[str, str]:
-    named = {"temperature": temperature, "max_tokens": max_tokens, "top_p": top_p, "stop": stop}
-    return {name: inside + word for name, word in named.items()}
+def paths(max_tokens: str, top_p: str, stop: str, inside: str = "") -> dict[str, str]:
+    """Return the path of each setting in a request, below the object ``inside`` of it."""
+    names = {"temperature": "temperature", "max_tokens": max_tokens, "top_p": top_p, "stop": stop}
+    return {setting: inside + name for setting, name in names.items()}
 
 
-USUAL = words("max_tokens", "top_p", "stop")
+USUAL = paths("max_tokens", "top_p", "stop")
 PROVIDERS = {
     "openai": Provider(
         "langchain_openai", "ChatOpenAI",
         lambda url: {"model": "gpt-4o-mini", "base_url": f"{url}/v1", "api_key": "k", "max_retries": 0},
         {"temperature": 0.31, "top_p": 0.55, "max_tokens": 999},
-        words("max_completion_tokens", "top_p", "stop"), ("openai", "gpt-4o-mini"), "seed", True,
+        paths("max_completion_tokens", "top_p", "stop"), ("openai", "gpt-4o-mini"),
+        seed="seed", seed_argument="seed", logprobs=True,
     ),
     "vllm": Provider(
         "langchain_openai", "ChatOpenAI",
         lambda url: {"model": "org/weights", "base_url": f"{url}/v1", "api_key": "EMPTY", "max_retries": 0},
         {"temperature": 0.31, "max_tokens": 999},
-        words("max_completion_tokens", "top_p", "stop"), ("openai", "org/weights"), "seed", True,
+        paths("max_completion_tokens", "top_p", "stop"), ("openai", "org/weights"),
+        seed="seed", seed_argument="seed", logprobs=True,
     ),
     "azure": Provider(
         "langchain_openai", "AzureChatOpenAI",
@@ -90,57 +97,72 @@ PROVIDERS = {
             "max_retries": 0,
         },
         {"temperature": 0.31, "top_p": 0.55, "max_tokens": 999},
-        words("max_completion_tokens", "top_p", "stop"), ("azure", "chat"), "seed", True,
+        paths("max_completion_tokens", "top_p", "stop"), ("azure", "chat"),
+        seed="seed", seed_argument="seed", logprobs=True,
     ),
     "anthropic": Provider(
         "langchain_anthropic", "ChatAnthropic",
         lambda url: {"model": "claude-haiku-4-5", "base_url": url, "api_key": "k", "max_retries": 0},
         {"temperature": 0.31, "max_tokens": 999},
-        words("max_tokens", "top_p", "stop_sequences"), ("anthropic", "claude-haiku-4-5"),
+        paths("max_tokens", "top_p", "stop_sequences"), ("anthropic", "claude-haiku-4-5"),
     ),
     "google": Provider(
         "langchain_google_genai", "ChatGoogleGenerativeAI",
         lambda url: {"model": "gemini-2.5-flash", "base_url": url, "api_key": "k", "max_retries": 1},
         {"temperature": 0.31, "max_tokens": 999},
-        words("maxOutputTokens", "topP", "stopSequences", inside="generationConfig."),
-        ("google_genai", "gemini-2.5-flash"), ".seed",
+        paths("maxOutputTokens", "topP", "stopSequences", inside="generationConfig."),
+        ("google_genai", "gemini-2.5-flash"), seed="generationConfig.seed", seed_field="seed",
     ),
     "ollama": Provider(
         "langchain_ollama", "ChatOllama", lambda url: {"model": "llama3:8b", "base_url": url},
         {"temperature": 0.31, "num_predict": 999, "stop": ["!"]},
-        words("num_predict", "top_p", "stop", inside="options."), ("ollama", "llama3:8b"), ".seed", True,
+        paths("num_predict", "top_p", "stop", inside="options."), ("ollama", "llama3:8b"),
+        seed="options.seed", seed_field="seed", logprobs=True,
     ),
     "mistral": Provider(
         "langchain_mistralai", "ChatMistralAI",
         lambda url: {"model": "mistral-small-latest", "base_url": f"{url}/v1", "api_key": "k", "max_retries": 0},
-        {"temperature": 0.31, "max_tokens": 999}, USUAL, ("mistral", "mistral-small-latest"), "random_seed",
+        {"temperature": 0.31, "max_tokens": 999}, USUAL, ("mistral", "mistral-small-latest"),
+        seed="random_seed", seed_argument="random_seed",
     ),
     "groq": Provider(
         "langchain_groq", "ChatGroq",
         lambda url: {"model": "llama-3.3-70b-versatile", "base_url": url, "api_key": "k", "max_retries": 0},
-        {"temperature": 0.31, "max_tokens": 999}, USUAL, ("groq", "llama-3.3-70b-versatile"), "seed", True,
+        {"temperature": 0.31, "max_tokens": 999}, USUAL, ("groq", "llama-3.3-70b-versatile"),
+        seed="seed", seed_argument="seed", logprobs=True,
     ),
     "bedrock": Provider(
         "langchain_aws", "ChatBedrockConverse", lambda url: {"model": CLAUDE, "base_url": url},
         {"temperature": 0.31, "max_tokens": 999},
-        words("maxTokens", "topP", "stopSequences", inside="inferenceConfig."), ("amazon_bedrock", CLAUDE),
+        paths("maxTokens", "topP", "stopSequences", inside="inferenceConfig."), ("amazon_bedrock", CLAUDE),
     ),
     "bedrock, invoke": Provider(
         "langchain_aws", "ChatBedrock", lambda url: {"model": CLAUDE, "endpoint_url": url},
         {"temperature": 0.31, "max_tokens": 999},
-        words("max_tokens", "top_p", "stop_sequences"), ("amazon_bedrock", CLAUDE),
+        paths("max_tokens", "top_p", "stop_sequences"), ("amazon_bedrock", CLAUDE),
     ),
     "cohere": Provider(
         "langchain_cohere", "ChatCohere",
         lambda url: {"model": "command-r-08-2024", "base_url": url, "cohere_api_key": "k"},
-        {"temperature": 0.31}, words("max_tokens", "p", "stop_sequences"), ("cohere", "command-r-08-2024"), "seed",
+        {"temperature": 0.31}, paths("max_tokens", "p", "stop_sequences"), ("cohere", "command-r-08-2024"),
+        seed="seed", seed_argument="seed",
     ),
 }  # fmt: skip
-each_provider = pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS)
+
+
+def each_of(providers: dict[str, Provider]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("provider", providers.values(), ids=providers)
+
+
+each_provider = each_of(PROVIDERS)
+SEEDED = {name: provider for name, provider in PROVIDERS.items() if provider.seed}
+UNSEEDED = {name: provider for name, provider in PROVIDERS.items() if not provider.seed}
+LIKELIHOODS = {name: provider for name, provider in PROVIDERS.items() if provider.logprobs}
+TEXTS = {name: provider for name, provider in PROVIDERS.items() if not provider.logprobs}
 
 
 @pytest.fixture(autouse=True)
-def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the environment from redirecting requests."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "k",
@@ -176,12 +198,12 @@ def settings_sent(server: Server, settings: dict[str, str]) -> list[dict[str, An
     return [{name: value_at(body, path) for name, path in settings.items()} for body in bodies]
 
 
-def flat(body: Any) -> Iterator[str]:
+def names_in(body: Any) -> Iterator[str]:
     """Yield every name at any depth of a request."""
     if isinstance(body, dict):
         for name, value in body.items():
             yield name
-            yield from flat(value)
+            yield from names_in(value)
 
 
 @each_provider
@@ -198,9 +220,10 @@ def test_a_guarded_question_is_asked_by_the_plan(provider: Provider, server: Ser
     assert {name: primary[name] for name in ("temperature", *common)} == {"temperature": 0, **common}
     assert samples[:3] == [{"temperature": 0.7, "top_p": 0.9, **common}] * 3
     # No request repeats a setting under another name, which a server might read instead.
-    every = {"max_tokens", "max_completion_tokens", "num_predict", "maxTokens", "maxOutputTokens", "top_p", "topP", "p"}
-    own = {path.rpartition(".")[2] for path in provider.settings.values()}
-    assert all(not (every & set(flat(body))) - own for _, body in server.requests)
+    lengths = {"max_tokens", "max_completion_tokens", "num_predict", "maxTokens", "maxOutputTokens"}
+    expected = {path.rpartition(".")[2] for path in provider.settings.values()}
+    others = (lengths | {"top_p", "topP", "p"}) - expected
+    assert not [others & set(names_in(body)) for _, body in server.requests if others & set(names_in(body))]
     assert model.model_dump() == before
 
 
@@ -224,26 +247,39 @@ def test_answers_that_differ_are_held_back(provider: Provider, server: Server) -
 
 @each_provider
 def test_what_an_artifact_binds(provider: Provider, server: Server) -> None:
-    model = provider.make(server)
-    assert (identify(model).provider, identify(model).model) == provider.identity
-    provider_settings = carried(model, {"seed": 7})
-    sent = {**{f".{name}": value for name, value in provider_settings.fields.items()}, **provider_settings.call}
-    assert sent == ({provider.seed: 7} if provider.seed else {})
+    """An artifact must not load for another model."""
+    identified = identify(provider.make(server))
+    assert (identified.provider, identified.model) == provider.identity
 
 
 @each_provider
-def test_each_sample_has_a_seed_where_the_class_takes_one(provider: Provider, server: Server) -> None:
+def test_the_seed_goes_where_the_class_takes_it(provider: Provider, server: Server) -> None:
+    """A class that gets it elsewhere ignores it or raises, so users get no answer."""
+    settings = carried(provider.make(server), {"seed": 7})
+    assert settings.call == {name: 7 for name in [provider.seed_argument] if name}
+    assert settings.fields == {name: 7 for name in [provider.seed_field] if name}
+
+
+@each_of(SEEDED)
+def test_each_sample_has_a_seed_of_its_own(provider: Provider, server: Server) -> None:
+    """Samples of equal seeds are equal, so every question would look certain."""
     model = provider.make(server)
     assert Guardrail(model=model, artifact=planned(model)).assess(QUESTION).accepted
-    inside = provider.settings["temperature"].rpartition("temperature")[0]
-    samples = {**provider.settings, "seed": inside + provider.seed.lstrip(".")}
-    seeds = [request["seed"] for request in settings_sent(server, samples) if request["temperature"] == 0.7]
-    assert len(seeds) == 3
-    assert all(isinstance(seed, int) for seed in seeds) == bool(provider.seed)
-    assert not provider.seed or len(set(seeds)) == 3
+    sent = settings_sent(server, {"temperature": provider.settings["temperature"], "seed": provider.seed})
+    seeds = [request["seed"] for request in sent if request["temperature"] == PLAN.temperature]
+    assert [type(seed) for seed in seeds] == [int] * PLAN.n
+    assert len(set(seeds)) == PLAN.n
 
 
-class Listening(BaseCallbackHandler):
+@each_of(UNSEEDED)
+def test_no_seed_is_sent_where_the_class_takes_none(provider: Provider, server: Server) -> None:
+    """The server would refuse the request for its unknown field."""
+    model = provider.make(server)
+    assert Guardrail(model=model, artifact=planned(model)).assess(QUESTION).accepted
+    assert not [body for _, body in server.requests if {"seed", "random_seed"} & set(names_in(body))]
+
+
+class TokenListener(BaseCallbackHandler):
     """A callback that keeps the streamed tokens."""
 
     def __init__(self) -> None:
@@ -254,14 +290,15 @@ class Listening(BaseCallbackHandler):
 
 
 def test_a_class_that_always_streams_shows_no_token(server: Server) -> None:
-    listening, own = Listening(), Listening()
-    model = PROVIDERS["ollama"].make(server, callbacks=[own])
+    of_call = TokenListener()
+    of_model = TokenListener()
+    model = PROVIDERS["ollama"].make(server, callbacks=[of_model])
     guard = Guardrail(model=model, artifact=planned(model))
-    assert guard.invoke(QUESTION, {"callbacks": [listening]}).text == "Paris"
-    assert (listening.tokens, own.tokens) == ([], [])
-    model.invoke(QUESTION, {"callbacks": [listening]})
-    assert "Paris" in "".join(listening.tokens)  # the control
-    assert "Paris" in "".join(own.tokens)
+    assert guard.invoke(QUESTION, {"callbacks": [of_call]}).text == "Paris"
+    assert (of_call.tokens, of_model.tokens) == ([], [])
+    model.invoke(QUESTION, {"callbacks": [of_call]})
+    assert "Paris" in "".join(of_call.tokens)  # the control
+    assert "Paris" in "".join(of_model.tokens)
 
 
 @each_provider
@@ -274,17 +311,20 @@ def test_a_judge_is_asked_at_temperature_0(provider: Provider, server: Server) -
     assert sent["max_tokens"] == 16
 
 
-@each_provider
-def test_log_probabilities(provider: Provider, server: Server) -> None:
+@each_of(LIKELIHOODS)
+def test_log_probabilities_are_measured(provider: Provider, server: Server) -> None:
     model = provider.make(server)
-    artifact = make_artifact(model, n=3, estimator="semantic_entropy")
-    if provider.logprobs:
-        guard = Guardrail(model=model, artifact=artifact)
-        verdict = guard.assess(QUESTION)
-        assert verdict.accepted, verdict.detail
-    else:
-        with pytest.raises(ValueError, match="does not take logprobs, which the plan asks for"):
-            Guardrail(model=model, artifact=artifact)
+    guard = Guardrail(model=model, artifact=make_artifact(model, n=3, estimator="semantic_entropy"))
+    verdict = guard.assess(QUESTION)
+    assert verdict.accepted, verdict.detail
+
+
+@each_of(TEXTS)
+def test_a_score_of_log_probabilities_is_refused_where_there_are_none(provider: Provider, server: Server) -> None:
+    """Otherwise the operator would find out from abstentions on every question."""
+    model = provider.make(server)
+    with pytest.raises(ValueError, match="does not take logprobs, which the plan asks for"):
+        Guardrail(model=model, artifact=make_artifact(model, n=3, estimator="semantic_entropy"))
 
 
 @each_provider
@@ -296,7 +336,7 @@ def test_a_model_that_takes_only_temperature_1(provider: Provider, server: Serve
     assert guard.assess(QUESTION).accepted
     sent = settings_sent(server, provider.settings)
     assert len(sent) == 4
-    assert {(request["temperature"], request["top_p"]) for request in sent} <= {(None, None), (None, 1)}
+    assert {(request["temperature"], request["top_p"]) for request in sent} == {(None, None)}  # top-p 1 cuts nothing
 
 
 @each_provider
@@ -311,8 +351,8 @@ def test_doctor_finds_nothing_wrong(provider: Provider, server: Server, tmp_path
 @each_provider
 def test_doctor_names_a_temperature_that_is_refused(provider: Provider, server: Server, tmp_path: Path) -> None:
     text = "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) is supported."
-    place = provider.settings["temperature"]
-    server.answer = lambda body: (400, text) if value_at(body, place) == 0 else f"word {body['place']}"
+    path_of_temperature = provider.settings["temperature"]
+    server.answer = lambda body: (400, text) if value_at(body, path_of_temperature) == 0 else f"word {body['place']}"
     model = provider.make(server)
     path = str(planned(model).save(tmp_path / "artifact.json"))
     findings = [finding for finding in examine(path, model) if finding.status == "fail"]
@@ -349,10 +389,10 @@ def test_models_whose_profile_knows_it() -> None:
 
 def test_a_deployment_without_a_name_is_refused() -> None:
     azure = pytest.importorskip("langchain_openai").AzureChatOpenAI
-    where = {"azure_endpoint": "http://127.0.0.1", "api_version": "2024-10-21", "api_key": "k"}
-    assert identify(azure(**where, model="gpt-4o", azure_deployment="chat")).model == "gpt-4o"
+    connection = {"azure_endpoint": "http://127.0.0.1", "api_version": "2024-10-21", "api_key": "k"}
+    assert identify(azure(**connection, model="gpt-4o", azure_deployment="chat")).model == "gpt-4o"
     with pytest.raises(UsageError, match="names no model"):
-        identify(azure(**where))
+        identify(azure(**connection))
 
 
 def test_a_class_warns_of_what_it_drops_and_doctor_says_so(server: Server, tmp_path: Path) -> None:
