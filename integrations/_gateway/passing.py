@@ -34,14 +34,7 @@ def passing(aliases: Iterable[ServedAlias], key: Key | None, path: str) -> dict[
 def alias_for(
     method: str, path: str, model: object, names: Mapping[str, str], aliases: Mapping[str, ServedAlias]
 ) -> str:
-    """The alias to which a request goes.
-
-    Args:
-        method: Its method, for the error.
-        path: Its path below ``/v1/``.
-        model: The model that it names; None if it names none.
-        names: The aliases that pass the path through, from `passing`; at least one.
-        aliases: All aliases.
+    """The alias, one of ``names`` from `passing`, that takes a request which names this model, or None.
 
     Raises:
         ApiError: The model does not pass this path through, or several do and the request names none of them.
