@@ -37,7 +37,6 @@ from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import worded
 from guardrail.sampling.effects import Effect, Steps, arun, run
 from guardrail.types import Bindings
-from guardrail.verdict import Verdict
 
 from ._agents.agent_model import AgentModel, CallResult, HeldBack
 from ._agents.calls import is_of_call, same_call
@@ -52,7 +51,7 @@ from ._agents.langchain_requests import (
     name_of,
     step_of,
 )
-from ._agents.options import GateOptions, Given
+from ._agents.options import ArtifactLike, GateOptions
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from ._openai.lru import LRU
@@ -119,7 +118,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def __init__(
         self,
-        artifact: Given | RouterArtifact | None = None,
+        artifact: ArtifactLike | RouterArtifact | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
@@ -180,7 +179,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     def _give_out(self, request: ModelRequest[Any], note: MessageNote) -> tuple[ModelResponse[Any], MessageNote]:
         """The decided message, which other middleware sees like a model's; no model is called."""
         assert note.held is not None, "a decision is about a held message"
-        message, orders = released(note.held, cast(Any, note.decisions), self._refusal)
+        refusal = partial(worded, self._gate.options["abstain_message"])
+        message, orders = released(note.held, cast(Any, note.decisions), refusal)
         decided = message.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"})
         return decided_response(request.response_format, decided), MessageNote(orders=orders)
 
@@ -203,9 +203,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         if any(message.id == note.placeholder for message in state["messages"]):  # an application may have removed it
             update["messages"] = [RemoveMessage(id=str(note.placeholder))]
         return update
-
-    def _refusal(self, verdict: Verdict) -> str:
-        return worded(self._gate.options["abstain_message"], verdict)
 
     # -- the tools ---------------------------------------------------------------------------------------------------
 
@@ -230,8 +227,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             return order
         with _once(request, order) as first:
             if not first:
-                said = f"Another run of this conversation took up this call of {request.tool_call['name']}"
-                return _answer_for(request, f"{said}, so it was not run again.")
+                name = request.tool_call["name"]
+                why = f"Another run of this conversation took up this call of {name}, so it was not run again."
+                return _answer_for(request, why)
             call = partial(handler, _edited(request, order))
             result: ToolMessage | Command[Any] = yield Effect(call, call)
         if order.decision != "edit":
@@ -261,12 +259,14 @@ def _last_question(state: Mapping[str, Any]) -> str | None:
 
 def _order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrder | ToolMessage:
     """The order about a call, or the message that takes the place of its result."""
-    given = cast("Mapping[str, Any]", request.tool_call)
-    call = given if request.tool is None else {**given, "name": request.tool.name}  # the tool that would run
+    call = cast("Mapping[str, Any]", request.tool_call)
+    if request.tool is not None:
+        call = {**call, "name": request.tool.name}  # the tool that would run
     judged = _call_in(request.state["messages"], call["id"]) or call
     if judged["name"] in exempt and call["name"] in exempt:
         return ToolCallOrder(digest="", decision="exempt")
-    note, name = unpack(request.state.get("guardrail")), call["name"]
+    name = call["name"]
+    note = unpack(request.state.get("guardrail"))
     order = None if note is None or note.held is not None else note.orders.get(str(call["id"]))
     if order is None or not is_of_call(order.digest, judged["name"], judged["args"]):
         why = "no gate has judged it. It was changed after it was judged, or did not come from the guarded model."
@@ -314,27 +314,28 @@ def _edited(request: ToolCallRequest, order: ToolCallOrder) -> ToolCallRequest:
 
 def _only(tool: BaseTool, call: Mapping[str, Any], edit: Mapping[str, Any]) -> BaseTool:
     """A copy of a tool that runs one call only, or a person's edit of it, whatever middleware after the guard does."""
-    only, schema = tool.model_copy(), tool.args_schema
+    only = tool.model_copy()
+    schema = tool.args_schema
     offered = schema.get("properties", {}) if isinstance(schema, dict) else tool.args
 
-    def refusal(given: Any) -> ToolMessage | None:
+    def refusal(received: Any) -> ToolMessage | None:
         # ToolNode adds arguments that no model sees: state, store, runtime.
-        args = {name: value for name, value in given["args"].items() if name in call["args"] or name in offered}
-        runs = {"name": given["name"], "args": args}
-        if same_call(runs, call) or same_call(runs, edit):
+        args = {name: value for name, value in received["args"].items() if name in call["args"] or name in offered}
+        would_run = {"name": received["name"], "args": args}
+        if same_call(would_run, call) or same_call(would_run, edit):
             return None
-        said = (
+        why = (
             f"The call of {call['name']} was not run: middleware listed after GuardrailMiddleware changed it after it "
             "was judged. List GuardrailMiddleware last."
         )
-        log.error("guardrail: %s", said)
-        return ToolMessage(said, name=call["name"], tool_call_id=call["id"], status="error")
+        log.error("guardrail: %s", why)
+        return ToolMessage(why, name=call["name"], tool_call_id=call["id"], status="error")
 
-    def invoke(given: Any, config: Any = None, **kwargs: Any) -> Any:
-        return refusal(given) or tool.invoke(given, config, **kwargs)
+    def invoke(received: Any, config: Any = None, **kwargs: Any) -> Any:
+        return refusal(received) or tool.invoke(received, config, **kwargs)
 
-    async def ainvoke(given: Any, config: Any = None, **kwargs: Any) -> Any:
-        return refusal(given) or await tool.ainvoke(given, config, **kwargs)
+    async def ainvoke(received: Any, config: Any = None, **kwargs: Any) -> Any:
+        return refusal(received) or await tool.ainvoke(received, config, **kwargs)
 
     vars(only).update(invoke=invoke, ainvoke=ainvoke)
     return only
@@ -382,11 +383,11 @@ def _policy_edit(request: ToolCallRequest) -> Mapping[str, Any]:
 
 
 def _answer_for(
-    request: ToolCallRequest, said: str, name: str | None = None, status: Literal["success", "error"] = "error"
+    request: ToolCallRequest, text: str, name: str | None = None, status: Literal["success", "error"] = "error"
 ) -> ToolMessage:
     """The message in place of a call's result."""
     call = request.tool_call
-    return ToolMessage(said, name=name or call["name"], tool_call_id=str(call["id"]), status=status)
+    return ToolMessage(text, name=name or call["name"], tool_call_id=str(call["id"]), status=status)
 
 
 def agent_bindings(model: BaseChatModel, tools: Sequence[Any] = (), **agent: Any) -> Bindings:

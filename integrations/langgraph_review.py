@@ -117,11 +117,11 @@ class GuardedNodes:
 
     def sample(self, state: GuardedState) -> dict[str, Any]:
         """Draw, judge once, and answer or freeze the candidate."""
-        return self._noted(state, self.guard.assess(state["messages"]))
+        return self._answer_or_hold(state, self.guard.assess(state["messages"]))
 
     async def asample(self, state: GuardedState) -> dict[str, Any]:
         """`sample` without blocking the event loop."""
-        return self._noted(state, await self.guard.aassess(state["messages"]))
+        return self._answer_or_hold(state, await self.guard.aassess(state["messages"]))
 
     def review(self, state: GuardedState) -> dict[str, Any]:
         """Ask a person about a held-back message; the decided message joins the conversation."""
@@ -137,15 +137,17 @@ class GuardedNodes:
         Returns:
             Names of the entry and of the exit node: ``graph.add_edge(START, entry)``, ``graph.add_edge(exit, ...)``.
         """
-        entry, leave = f"{name}_sample", f"{name}_review"
+        entry = f"{name}_sample"
+        leave = f"{name}_review"
         graph.add_node(entry, RunnableLambda(self.sample, afunc=self.asample))
         graph.add_node(leave, self.review)
         graph.add_edge(entry, leave)
         return entry, leave
 
-    def _noted(self, state: GuardedState, verdict: Verdict) -> dict[str, Any]:
+    def _answer_or_hold(self, state: GuardedState, verdict: Verdict) -> dict[str, Any]:
         verdict = _storable(verdict)
-        model, candidate = self.guard.artifact.model.model, verdict.candidate
+        model = self.guard.artifact.model.model
+        candidate = verdict.candidate
         if verdict.passes:
             return {"messages": [with_verdict(accepted_answer(verdict, model), verdict)], "guardrail": None}
         message = AIMessage(content="") if candidate is None else candidate_message(candidate, model)
@@ -259,19 +261,19 @@ class ReviewBridge(BaseBridge):
             _refuse_approvals(state, waiting)
             return None
         changed: set[str] = set()
-        given: tuple[Any] | None = None
+        graph_input: tuple[Any] | None = None  # not started
         token = _changed.set(changed)
         try:
-            given = self._input((yield _state(graph, config)), config, leases)
-            if given is None:  # another call went on
+            graph_input = self._input((yield _state(graph, config)), config, leases)
+            if graph_input is None:  # another call went on
                 self._settle(leases, changed, started=False)
                 return None
-            invoke = partial(graph.invoke, *given, config, **run_with)
-            result = yield Effect(invoke, partial(graph.ainvoke, *given, config, **run_with))
+            invoke = partial(graph.invoke, *graph_input, config, **run_with)
+            result = yield Effect(invoke, partial(graph.ainvoke, *graph_input, config, **run_with))
         except Exception:
             # If the run is broken off otherwise (Ctrl-C, a cancelled task, a kill), tools may still be running: the
             # lease runs out.
-            self._settle(leases, changed, started=given is not None)
+            self._settle(leases, changed, started=graph_input is not None)
             raise
         finally:
             _changed.reset(token)
@@ -324,7 +326,7 @@ class ReviewBridge(BaseBridge):
                 continue
             if item.state in ("pending", "claimed"):
                 item = self.store.cancel(item.id, why=LEFT)
-            elif item.decision is None or self._noted(item):
+            elif item.decision is None or self._has_fate(item):
                 continue
             if item.decision is not None:
                 self.store.note_event("not_carried_out", {"reason": LEFT}, item=item.id)
@@ -336,11 +338,11 @@ class ReviewBridge(BaseBridge):
             return False
         thread = str(config["configurable"]["thread_id"])
         for item in self.store.items(["decided"], limit=NEWEST, newest=True):
-            if item.content.metadata.get("thread_id") == thread and not self._noted(item):
+            if item.content.metadata.get("thread_id") == thread and not self._has_fate(item):
                 self._not_carried_out(item, f"thread {thread!r}: {LOST}")
         return True
 
-    def _noted(self, item: Item) -> bool:
+    def _has_fate(self, item: Item) -> bool:
         """Whether the trail has the fate of its decision."""
         return any(event.what in ("handed_over", "not_carried_out") for event in self.store.trail(item.id))
 
@@ -370,7 +372,7 @@ def _refuse_approvals(state: Any, waiting: Sequence[_Open]) -> None:
 
 
 def unchanged(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
-    """Whether a node holds the message that its answer is about; if not, the bridge of this run is told.
+    """Whether a node holds the message that its answer is about; if not, the bridge of this run learns it.
 
     An answer without a digest, such as a program's own, is about the message that waits.
     """

@@ -39,7 +39,7 @@ from guardrail.verdict import UnmeasuredError, Verdict
 from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.decisions import edit_note
 from ._agents.framework_guard import NOT_RUN, Answer, FrameworkGuard
-from ._agents.options import GateOptions, Given
+from ._agents.options import ArtifactLike, GateOptions
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
@@ -113,8 +113,8 @@ class AgentsModelChat(FrameworkChat):
     @property
     def model_label(self) -> str:
         """Name of the model: its ``model``, or its class."""
-        own = getattr(self.model, "model", None)
-        return own if isinstance(own, str) else self.model_kind
+        name = getattr(self.model, "model", None)
+        return name if isinstance(name, str) else self.model_kind
 
     def kept(self) -> dict[str, Any]:
         """The settings of every call that are given."""
@@ -126,8 +126,8 @@ class AgentsModelChat(FrameworkChat):
 
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         sent, tracing = _request.get((ModelSettings(), ModelTracing.DISABLED))
-        passed = {name: value for name in PASSED_ON if (value := getattr(sent, name)) is not None}
-        settings = replace(self.calibrated_settings, **passed)
+        passed_on = {name: getattr(sent, name) for name in PASSED_ON if getattr(sent, name) is not None}
+        settings = replace(self.calibrated_settings, **passed_on)
         settings = settings.resolve(_settings(stop, call))
         schema = call.get("response_format")
         system, items = to_items(messages)
@@ -190,7 +190,7 @@ class GuardedModel(Model):
     def __init__(
         self,
         model: Model | BaseChatModel,
-        artifact: Given | RouterArtifact | None = None,
+        artifact: ArtifactLike | RouterArtifact | None = None,
         *,
         calibrated_settings: ModelSettings | None = None,
         verdicts: VerdictStore | None = None,
@@ -234,7 +234,8 @@ class GuardedModel(Model):
         bindings = request_bindings(tools, handoffs, output_schema, model_settings.tool_choice)
         waits = self._answers_wait(tools)
         holdable = self._holdable(tools) if self._gate.asks else ()
-        (results, earlier), parsed = last_results(input), bindings.response_format is not None
+        results, earlier = last_results(input)
+        parsed = bindings.response_format is not None
         token = _request.set((model_settings, tracing))
         try:
             with custom_span("guardrail", disabled=tracing.is_disabled()) as span:
@@ -519,7 +520,8 @@ class Approvals(AgentHooks[Any]):
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Any, response: ModelResponse) -> None:
         """Note the calls that it proposes."""
         with suppress(KeyError, UsageError, ValueError):
-            before, message = self._read.pop(context), read_response(response, ModelSettings(), "")
+            before = self._read.pop(context)
+            message = read_response(response, ModelSettings(), "")
             self._proposed |= {str(call["id"]): [*before, message] for call in message.tool_calls}
         while len(self._proposed) > MOST_IN_MEMORY:
             self._proposed.popitem(last=False)

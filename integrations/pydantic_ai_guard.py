@@ -19,7 +19,7 @@ from guardrail.types import Bindings
 
 from ._agents.framework_guard import NOT_RUN, FrameworkGuard
 from ._agents.gates import MODELS
-from ._agents.options import GateOptions, Given
+from ._agents.options import ArtifactLike, GateOptions
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import VerdictStore
@@ -47,14 +47,7 @@ from pydantic_ai.toolsets import AbstractToolset  # noqa: E402
 from ._frameworks.pydantic_ai_calls import JudgedToolset, UnsureToolset, check_call, running_call  # noqa: E402
 from ._frameworks.pydantic_ai_model import GuardedModel, PydanticAIChat, RecordingModel  # noqa: E402
 
-__all__ = [
-    "GuardCapability",
-    "PydanticAIChat",
-    "ReviewBridge",
-    "VerdictStore",
-    "agent_bindings",
-    "unsure",
-]
+__all__ = ["GuardCapability", "PydanticAIChat", "ReviewBridge", "VerdictStore", "agent_bindings", "unsure"]
 
 
 class GuardCapability(AbstractCapability[Any]):
@@ -86,7 +79,7 @@ class GuardCapability(AbstractCapability[Any]):
 
     def __init__(
         self,
-        artifact: Given | RouterArtifact | None = None,
+        artifact: ArtifactLike | RouterArtifact | None = None,
         *,
         calibrated_settings: Mapping[str, Any] | None = None,
         verdicts: VerdictStore | None = None,
@@ -105,8 +98,9 @@ class GuardCapability(AbstractCapability[Any]):
         capabilities: list[AbstractCapability[Any]] = []
         agent.root_capability.apply(capabilities.append)
         # A capability of one run sees the agent's output types, not those of the run.
-        own = any(capability is self for capability in capabilities)
-        if self._gate.asks and own and not _defers(agent.output_type) and not any(map(_handles_deferred, capabilities)):
+        of_agent = any(capability is self for capability in capabilities)
+        can_wait = _defers(agent.output_type) or any(map(_handles_deferred, capabilities))
+        if self._gate.asks and of_agent and not can_wait:
             raise UsageError(
                 'with on_abstain="review", the default, a held-back call or answer waits for a person, and the run '
                 "ends with DeferredToolRequests, which is not among the agent's output types. Give the agent "

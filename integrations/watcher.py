@@ -52,7 +52,9 @@ class Watcher(BaseCallbackHandler):
         if not 0 < rate <= 1:
             raise UsageError(f"rate must be in (0, 1], got {rate!r}. Write 0.2 for a fifth of the answers.")
         refuse_majority(guard.artifact.plan, "observe answers that were served")
-        self._guard, self._rate, self._queue = guard, rate, ObserveQueue()
+        self._guard = guard
+        self._rate = rate
+        self._queue = ObserveQueue()
         self._called: dict[UUID, tuple[Sequence[BaseMessage], Mapping[str, Any], Any]] = {}
 
     @property

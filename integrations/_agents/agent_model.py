@@ -90,9 +90,13 @@ class AgentModel(SteppedChatModel):
         return self.step.model
 
     def _answer(
-        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
+        self,
+        messages: Sequence[BaseMessage],
+        stop: Sequence[str] | None,
+        run_manager: Any,
+        arguments: Mapping[str, Any],
     ) -> Steps[ChatResult]:
-        step, form = self._checked(messages, stop, given)
+        step, form = self._checked(messages, stop, arguments)
         message = self.result.message if self.result.held else None
         if message is None:  # else middleware took the hold for a failure and tries again
             judgement = yield from self.gate.judge_steps(
@@ -155,8 +159,8 @@ class AgentModel(SteppedChatModel):
             sample = reply
         except UnreadableReplyError as error:  # it can be neither shown nor stored
             faults = (str(error),)
-        problem, detail = Unmeasured.MODEL_FAILED, "another model answered in its place"
-        drawn = SampleSet(question="", primary=sample, problem=problem, problem_detail=detail)
+        cause = "another model answered in its place"
+        drawn = SampleSet(question="", primary=sample, problem=Unmeasured.MODEL_FAILED, problem_detail=cause)
         artifacts = self.gate.artifacts
         first_gate = self.gate.gates[artifacts.artifacts[0].digest]
         verdict = first_gate.decide(drawn)
@@ -197,7 +201,8 @@ class AgentModel(SteppedChatModel):
             return judgement.message
         message = judgement.message.model_copy(update={"id": f"guardrail-{uuid4()}"})
         orders = {str(call["id"]): judgement.order(call) for call in message.tool_calls}
-        self.result.message, self.result.note = message, MessageNote(orders=orders)
+        self.result.message = message
+        self.result.note = MessageNote(orders=orders)
         return message
 
     # -- LangChain plumbing ------------------------------------------------------------------------------------------

@@ -26,44 +26,46 @@ from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.plan import plan_for
 
-from .options import COLLECT, REVIEW, GateOptions, Given, Key, judges_of
+from .options import COLLECT, REVIEW, ArtifactLike, GateOptions, Key, judges_of
 
 ANY_TOOL = "*"
 ANSWER = "answer"
 _NO_MODEL = ModelIdentity(provider="unknown", model="unknown")
 
 
-def load(given: Given) -> CalibrationArtifact | None:
+def load(source: ArtifactLike) -> CalibrationArtifact | None:
     """Return an artifact, read from its file if needed; None for `COLLECT`.
 
     Raises:
         UsageError: The file does not exist, and its name resembles "collect".
     """
-    if isinstance(given, CalibrationArtifact):
-        return given
-    if given == COLLECT:
+    if isinstance(source, CalibrationArtifact):
+        return source
+    if source == COLLECT:
         return None
-    if isinstance(given, str) and (near := did_you_mean(given, [COLLECT])) and not Path(given).exists():
-        raise UsageError(f"no artifact at {given}. {near}Otherwise give the path of an artifact.")
-    return CalibrationArtifact.load(given)
+    near = did_you_mean(source, [COLLECT]) if isinstance(source, str) else ""
+    if near and not Path(source).exists():
+        raise UsageError(f"no artifact at {source}. {near}Otherwise give the path of an artifact.")
+    return CalibrationArtifact.load(source)
 
 
-def _routes(given: Given | RouterArtifact | None, key: Key | None) -> Mapping[str, Given | None]:
+def _routes(source: ArtifactLike | RouterArtifact | None, key: Key | None) -> Mapping[str, ArtifactLike | None]:
     """The judges of answers for each group of conversations; without a router, those of all others."""
-    if isinstance(given, str | Path) and given != COLLECT and Path(given).exists():
-        loaded = load_artifact(given)
-        given = given if isinstance(loaded, CascadeArtifact) else loaded  # `load` refuses it, and says why
-    if not isinstance(given, RouterArtifact):
+    if isinstance(source, str | Path) and source != COLLECT and Path(source).exists():
+        loaded = load_artifact(source)
+        if not isinstance(loaded, CascadeArtifact):  # `load` refuses it, and says why
+            source = loaded
+    if not isinstance(source, RouterArtifact):
         if key is not None:
             raise UsageError("key= names the group of a router's artifact (`calibrate fit --by group`). Leave it out.")
-        return {ALL_OTHERS: given}
+        return {ALL_OTHERS: source}
     if key is None:
         raise UsageError(
             "this artifact has a threshold for each group of questions. Give key=, a function of the messages that "
-            f"names the group of a conversation: {', '.join(map(repr, given.artifacts))}."
+            f"names the group of a conversation: {', '.join(map(repr, source.artifacts))}."
         )
     check_key(key)
-    return given.artifacts
+    return source.artifacts
 
 
 def _common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
@@ -81,8 +83,8 @@ def _common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
     merged = plans[0].model_copy(update={**parts, "n": n})
     first = artifacts[0]
     for artifact in artifacts:
-        own = artifact.plan.model_copy(update={**parts, "n": artifact.plan.n or n})
-        differ = [name for name in SamplingPlan.model_fields if getattr(own, name) != getattr(merged, name)]
+        completed = artifact.plan.model_copy(update={**parts, "n": artifact.plan.n or n})
+        differ = [name for name in SamplingPlan.model_fields if getattr(completed, name) != getattr(merged, name)]
         if artifact.prompt != first.prompt:
             differ.append(f"prompt ({artifact.prompt!r}, not {first.prompt!r})")
         if differ:
@@ -116,9 +118,10 @@ def _stand_ins(
     options: GateOptions, model: ModelIdentity, system: str | None, bindings: Bindings
 ) -> tuple[CalibrationArtifact, CalibrationArtifact]:
     """Stand-ins for the artifacts of calls and of answers, in a request of an agent that has none."""
-    given = judges_of(options["using"]).get("tool_call")
-    judge = given if isinstance(given, ToolCallJudge) else ToolCallJudge()
-    calls, answers = make_estimator("primary_disagreement", judge=judge), make_estimator("primary_disagreement")
+    of_user = judges_of(options["using"]).get("tool_call")
+    judge = of_user if isinstance(of_user, ToolCallJudge) else ToolCallJudge()
+    calls = make_estimator("primary_disagreement", judge=judge)
+    answers = make_estimator("primary_disagreement")
     plan = options["plan"] or plan_for([calls])
     if plan.bindings is None:
         plan = plan.model_copy(update={"bindings": bindings})
@@ -150,7 +153,7 @@ class ArtifactSet:
 
     @classmethod
     def by_route(
-        cls, given: Given | RouterArtifact | None, options: GateOptions, *, calls_too: bool
+        cls, source: ArtifactLike | RouterArtifact | None, options: GateOptions, *, calls_too: bool
     ) -> dict[str, ArtifactSet]:
         """The artifacts for each group of conversations, as a caller gives them; without a router one set for all.
 
@@ -159,14 +162,17 @@ class ArtifactSet:
                 or a tool as gated and exempt at once; nothing is gated; or something collects where no person decides.
             ValueError: The key is not a function of messages.
         """
-        tools, sets = options["tools"], {}
-        for route, artifact in _routes(given, options["key"]).items():
+        tools = options["tools"]
+        sets = {}
+        for route, artifact in _routes(source, options["key"]).items():
             gated = {ANY_TOOL: artifact} if calls_too and tools is None and artifact is not None else tools
             sets[route] = cls._of(artifact, gated, options)
         return sets
 
     @classmethod
-    def _of(cls, artifact: Given | None, tools: Mapping[str, Given] | None, options: GateOptions) -> ArtifactSet:
+    def _of(
+        cls, artifact: ArtifactLike | None, tools: Mapping[str, ArtifactLike] | None, options: GateOptions
+    ) -> ArtifactSet:
         exempt = options["exempt"]
         tools = {} if tools is None else tools
         if not isinstance(tools, Mapping) or not all(isinstance(name, str) for name in tools):
@@ -175,14 +181,15 @@ class ArtifactSet:
             )
         if isinstance(exempt, str) or not isinstance(exempt, Collection) or not all(isinstance(n, str) for n in exempt):
             raise UsageError(f'exempt= must be a list of tool names, such as ["balance"], got {exempt!r:.200}.')
-        if both := sorted(set(tools) & set(exempt)):
+        both = sorted(set(tools) & set(exempt))
+        if both:
             raise UsageError(f"{both} are gated (tools=) and exempt at once. Name each tool in one of them.")
         if artifact is None and not tools:
             raise UsageError("nothing would be gated: pass artifact=... for answers, tools={name: artifact}, or both")
         answer = None if artifact is None else load(artifact)
-        given = {name: load(each) for name, each in tools.items()}
-        loaded = [*([] if artifact is None else [answer]), *given.values()]
-        known = [each for each in loaded if each is not None]
+        by_tool = {name: load(source) for name, source in tools.items()}
+        loaded = [*([] if artifact is None else [answer]), *by_tool.values()]
+        known = [artifact for artifact in loaded if artifact is not None]
         if len(known) < len(loaded) and options["on_abstain"] != REVIEW:
             raise UsageError(
                 '"collect" in place of an artifact holds every call or answer for a person, so it needs '
@@ -194,8 +201,8 @@ class ArtifactSet:
             calls = answers = _collecting(first.model, first.plan, first.prompt, first.estimator)
         else:
             calls, answers = _stand_ins(options, _NO_MODEL, None, Bindings())
-        by_tool = {name: each or calls for name, each in given.items()}
-        return cls(None if artifact is None else answer or answers, by_tool, options, stand_in=not known)
+        judging = {name: loaded_for_tool or calls for name, loaded_for_tool in by_tool.items()}
+        return cls(None if artifact is None else answer or answers, judging, options, stand_in=not known)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "plan", _common_plan(self.artifacts))

@@ -82,7 +82,7 @@ def answer_key(asked: Sequence[BaseMessage], content: Any) -> str:
     Tool calls and results after the question are left out: frameworks show their guardrails the input of a run, not
     the messages that the run added to it.
     """
-    last = max((place for place, message in enumerate(asked) if message.type == "human"), default=len(asked))
+    last = max((index for index, message in enumerate(asked) if message.type == "human"), default=len(asked))
     turns = [(message.type, str(message.text)) for message in asked[: last + 1] if message.type != "system"]
     plain = content if isinstance(content, str) else to_jsonable_python(content, fallback=repr)
     return f"answer:{_text_digest(canonical_json([turns, plain]))}"

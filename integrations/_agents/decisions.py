@@ -90,22 +90,24 @@ def checked(answer: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, 
 
 def _fitting(request: Mapping[str, Any], decisions: list[Decision]) -> list[Decision]:
     """Check that there is one allowed decision for each target, and that each edit can be carried out."""
-    actions, allowed = request["action_requests"], request["review_configs"][0]["allowed_decisions"]
+    actions = request["action_requests"]
+    allowed = request["review_configs"][0]["allowed_decisions"]
     if len(decisions) != len(actions):
         raise ValueError(f"there are {len(decisions)} decisions about {len(actions)} targets; give one for each")
-    for asked, decision in zip(actions, decisions, strict=True):
-        kind, name = decision["type"], asked["name"]
+    for action, decision in zip(actions, decisions, strict=True):
+        kind = decision["type"]
+        name = action["name"]
         if kind not in (*allowed, "lapse"):
             raise ValueError(f"the decision {kind!r} about {name!r} is not allowed. Allowed are {', '.join(allowed)}")
         needed = _NEEDED.get(kind)
         if needed is not None and needed not in decision:
             raise ValueError(f"the decision {kind!r} about {name!r} has no {needed!r}")
         if needed == "message":
-            _check_said(decision["message"])
+            _check_not_empty(decision["message"])
         elif kind == "edit" and request["kind"] == "answer":
             _check_text(decision["edited_action"])
         elif kind == "edit":
-            _check_arguments(decision["edited_action"], asked, request["schemas"].get(name))
+            _check_arguments(decision["edited_action"], action, request["schemas"].get(name))
     texts = {decision["text"] for decision in decisions if decision["type"] == "edit" and "text" in decision}
     if len(texts) > 1:
         raise ValueError(f"the edits give {len(texts)} different texts, but the message has one")
@@ -122,21 +124,21 @@ def _check_text(action: Action) -> None:
             f'the edit of an answer has the name "answer" and the arguments {{"text": "..."}} and no others, got '
             f"{action['name']!r} with {sorted(args)}"
         )
-    _check_said(_unbroken(args["text"]))
+    _check_not_empty(_unbroken(args["text"]))
 
 
-def _check_said(text: str) -> None:
+def _check_not_empty(text: str) -> None:
     if not text.strip():
         raise ValueError('the text is empty; to give nothing, use "reject"')
 
 
-def _check_arguments(action: Action, asked: Mapping[str, Any], schema: Mapping[str, Any] | None) -> None:
-    name = asked["name"]
-    if action["name"] != name:
+def _check_arguments(edit: Action, proposed: Mapping[str, Any], schema: Mapping[str, Any] | None) -> None:
+    name = proposed["name"]
+    if edit["name"] != name:
         raise ValueError(
-            f"the edit of {name!r} calls {action['name']!r}: an edit changes arguments. Reject it to make another call"
+            f"the edit of {name!r} calls {edit['name']!r}: an edit changes arguments. Reject it to make another call"
         )
-    fault = None if schema is None or action["args"] == asked["args"] else arguments_fault(schema, action["args"])
+    fault = None if schema is None or edit["args"] == proposed["args"] else arguments_fault(schema, edit["args"])
     if fault is not None:
         raise ValueError(f"the arguments do not fit the tool {name}: {fault}. Correct them, or reject the call")
 
@@ -165,7 +167,8 @@ def review_request(held: HeldMessage, *, ends: bool = True) -> dict[str, Any]:
         held: The held-back message.
         ends: Whether a person's text can end the turn of the agent in place of its calls.
     """
-    verdict, text = held.verdict, held.message.text
+    verdict = held.verdict
+    text = held.message.text
     calls = [(call["name"], call["args"]) for call in held.message.tool_calls]
     judged = {"text": text, "tool_calls": [{"name": name, "arguments": args} for name, args in calls]}
     meanings = [meaning.model_dump(mode="json") for meaning in verdict.meanings]
@@ -207,7 +210,8 @@ def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
         if same_call(call, edited):  # only the text beside it, or another call of the message, was changed
             return ToolCallOrder.of(call, "approve")
         return ToolCallOrder.of(call, "edit", args=edited["args"])
-    kind, message = decision["type"], decision.get("message")
+    kind = decision["type"]
+    message = decision.get("message")
     if kind in ("approve", "respond"):
         return ToolCallOrder.of(call, kind, message=message if kind == "respond" else None)
     if kind == "answer":
@@ -215,10 +219,12 @@ def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
     if kind == "lapse":
         return ToolCallOrder.of(call, "reject", message=f"This call of {call['name']} was not run: {message}")
     # The person's words stand last: they may end without a full stop.
+    reason = f" The reason: {message}" if message else ""
     refusal = (
-        f"A person rejected this call of {call['name']}; it was not run. Do not call it again unless the user asks"
+        f"A person rejected this call of {call['name']}; it was not run. Do not call it again unless the user asks "
+        f"for it.{reason}"
     )
-    return ToolCallOrder.of(call, "reject", message=f"{refusal} for it.{f' The reason: {message}' if message else ''}")
+    return ToolCallOrder.of(call, "reject", message=refusal)
 
 
 def _answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict], str]) -> FrozenMessage:
@@ -277,7 +283,8 @@ def released(
     if decisions[0]["type"] == "answer":
         return message.model_copy(update={"text": decisions[0]["message"], "tool_calls": ()}), {}
     decided = {target.call_id: (target.is_answer, decision) for target, decision in pairs}
-    calls, orders = [], {}
+    calls = []
+    orders = {}
     for call in held.message.tool_calls:
         is_answer, decision = decided.get(call["id"], (False, None))
         if not is_answer:

@@ -34,7 +34,7 @@ from .decisions import REFUSED, checked, order_for, review_request
 from .decisions import released as decided_message
 from .gates import AgentGate, AgentStep, Judgement
 from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder
-from .options import GateOptions, Given
+from .options import ArtifactLike, GateOptions
 from .verdicts import VerdictStore
 
 NOT_RUN = "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
@@ -89,7 +89,7 @@ class FrameworkGuard:
     def __init__(
         self,
         model: BaseChatModel | None,
-        artifact: Given | RouterArtifact | None,
+        artifact: ArtifactLike | RouterArtifact | None,
         *,
         verdicts: VerdictStore | None = None,
         **options: Unpack[GateOptions],
@@ -148,7 +148,8 @@ class FrameworkGuard:
             note = self._note(call, judgement, conversation, answers, gate.model_name)
             note = note.model_copy(update={"ends": not parsed})
             await asyncio.to_thread(self.verdicts.put, str(call["id"]), note)
-        verdict, message = judgement.verdict, judgement.message
+        verdict = judgement.verdict
+        message = judgement.message
         cost = judgement.assessment.drawn.cost if verdict is None else verdict.cost
         update: dict[str, Any] = {"response_metadata": {"guardrail": None, **message.response_metadata}}
         if judgement.outcome == "accepted" and message.tool_calls:
@@ -164,10 +165,13 @@ class FrameworkGuard:
         model: str,
     ) -> MessageNote:
         """The note about a call of a judged message; without a ``conversation`` nothing of it waits."""
-        call_id, name, assessment = str(call["id"]), call["name"], judgement.assessment
+        call_id = str(call["id"])
+        name = call["name"]
+        assessment = judgement.assessment
         if name in self.artifacts.exempt:
             return MessageNote(orders={call_id: ToolCallOrder.of(call, "exempt")})
-        order, verdict = judgement.order(call), assessment.by_name.get(name, judgement.verdict)
+        order = judgement.order(call)
+        verdict = assessment.by_name.get(name, judgement.verdict)
         if conversation is None or verdict is None:
             return MessageNote(orders={call_id: order})
         if verdict.accepted and judgement.verdict is not None:
@@ -176,7 +180,7 @@ class FrameworkGuard:
             candidate = _answer_of(assessment.drawn.primary, answers)
             verdict = verdict.model_copy(update={"candidate": candidate})
             message = candidate_message(candidate or Sample(text=""), model)
-            gated = structured = {each["name"] for each in message.tool_calls}
+            gated = structured = {answer_call["name"] for answer_call in message.tool_calls}
         else:
             message = AIMessage(content="", tool_calls=[cast(Any, dict(call))])
             gated, structured = {name}, set()
@@ -218,11 +222,12 @@ class FrameworkGuard:
         call_id = next(iter([*answered, *standing]), None)
         if call_id is None:
             return None
-        note, stands = notes[call_id], results[call_id] == ANSWER_TOOL
-        given = note is not None and note.given
-        if note is not None and given:  # one run of the call gives the answer out once
+        note = notes[call_id]
+        stands = results[call_id] == ANSWER_TOOL
+        goes_out = note is not None and note.given
+        if note is not None and goes_out:  # one run of the call gives the answer out once
             await asyncio.to_thread(self.verdicts.decide, call_id, note.decision)
-        if prompted and not (stands and given):
+        if prompted and not (stands and goes_out):
             return None
         if prompted:
             raise UsageError("a prompt came with the approval of a held-back answer. Give it after the answer.")
@@ -233,7 +238,7 @@ class FrameworkGuard:
                 f"The conversation was changed, {SAME_STORE} Otherwise ask again without that call."
             )
         decision: Any = note.decision or REJECT
-        if stands and not given and decision["type"] not in REFUSED:
+        if stands and not goes_out and decision["type"] not in REFUSED:
             decision = REJECT  # the framework rejected it after that decision
         frozen, _ = decided_message(held, [decision], partial(worded, self.gate.options["abstain_message"]))
         message = frozen.to_message()

@@ -55,7 +55,7 @@ from .._openai.lru import LRU
 from .artifact_set import ArtifactSet, is_collecting
 from .collecting import StepRecords
 from .held import ToolCallOrder
-from .options import REVIEW, Given, judges_of, options_of, scorers_of
+from .options import REVIEW, ArtifactLike, judges_of, options_of, scorers_of
 
 MODELS = 16
 """Model objects whose gates are kept: an agent has one, unless other middleware makes more."""
@@ -67,7 +67,8 @@ _shared: LRU[tuple[BaseChatModel, Draws]] = LRU(SHARED)
 
 def _gates_of(using: Using, artifacts: Sequence[CalibrationArtifact]) -> dict[str, Gate]:
     """The gate of each artifact by its digest, with those of these objects that it needs."""
-    judges, scorers = judges_of(using), scorers_of(using)
+    judges = judges_of(using)
+    scorers = scorers_of(using)
     return {
         artifact.digest: gate_of(
             artifact,
@@ -157,7 +158,7 @@ class AgentGate:
 
     def __init__(
         self,
-        artifact: Given | RouterArtifact | None,
+        artifact: ArtifactLike | RouterArtifact | None,
         options: Mapping[str, Any],
         *,
         per_run: bool = False,
@@ -332,7 +333,8 @@ class ModelGate:
 
     def assessor(self, step: AgentStep, *, storable: bool = False) -> Assessor:
         """Judges a step with the gates that its candidate concerns; a candidate that concerns none needs no samples."""
-        artifacts, plan = self.artifacts, self.artifacts.drawn_plan
+        artifacts = self.artifacts
+        plan = artifacts.drawn_plan
         concerned = partial(self._concerned, step.answers)
         # Where some candidates need no verdict, the primary answer alone shows whether samples are needed at all.
         some_need_no_samples = artifacts.passes_something and bool(plan.n) and not plan.follow_ups

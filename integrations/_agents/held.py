@@ -52,10 +52,12 @@ class Conversation(Frozen):
     def of(cls, messages: Sequence[BaseMessage], bindings: Bindings | None = None) -> Conversation:
         """The conversation before a message, and the tools that the agent offers."""
         turns = [_cut(turn) for turn in plain_turns([message for message in messages if message.type != "system"])]
-        room, shown = LONGEST_TALK, 0
+        room = LONGEST_TALK
+        shown = 0
         for turn in reversed(turns):
             room -= len(json.dumps(turn))
-            shown += room >= 0 or not shown
+            if room >= 0 or shown == 0:
+                shown += 1
         older = len(turns) - shown
         mark = [{"role": "", "content": f"[{older} earlier messages are left out]"}] if older else []
         # Stored and shown, never sent to a model, so the question may be rewritten to fit UTF-8.

@@ -21,7 +21,7 @@ COLLECT: Literal["collect"] = "collect"
 """Stands for an artifact: a person decides about each call or answer, and its samples are recorded."""
 REVIEW: Literal["review"] = "review"
 """``on_abstain``: a person decides about what is held back."""
-Given: TypeAlias = CalibrationArtifact | str | Path
+ArtifactLike: TypeAlias = CalibrationArtifact | str | Path
 """An artifact, its file, or `COLLECT`."""
 Key: TypeAlias = Callable[[Any], str | None]
 """A function of a conversation's messages that names its group, or None for "all others"."""
@@ -31,7 +31,7 @@ Key: TypeAlias = Callable[[Any], str | None]
 class GateOptions(TypedDict, total=False):
     """Options of an agent's guard beside the artifact for its answers, the same in every framework."""
 
-    tools: SkipValidation[Mapping[str, Given] | None]
+    tools: SkipValidation[Mapping[str, ArtifactLike] | None]
     """Judges messages that call a tool: an artifact or its file by tool name; "*" is every other tool. "collect" in
     place of an artifact, here or for answers: a person decides about each, and its samples are recorded for
     `calibrate learn`. Not given in a framework other than LangChain: the artifact for answers judges calls, too."""
@@ -83,11 +83,11 @@ _DEFAULTS: GateOptions = {
 }
 
 
-def options_of(given: Mapping[str, Any]) -> GateOptions:
+def options_of(options: Mapping[str, Any]) -> GateOptions:
     """The options that a caller gave, and the defaults of all others; an unknown one, or a wrong value, is refused."""
-    for name in given:
+    for name in options:
         refuse_unknown(name, _DEFAULTS, "the keywords of an agent's guard", "a setting")
-    return {**_DEFAULTS, **_OPTIONS.validate_python(dict(given))}
+    return {**_DEFAULTS, **_OPTIONS.validate_python(dict(options))}
 
 
 def judges_of(using: Using) -> dict[str, Any]:
@@ -100,4 +100,4 @@ def scorers_of(using: Using) -> dict[str, Scorer]:
     """The scorers by the name of their estimator."""
     scorer = using.get("scorer")
     listed = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
-    return {each.follow_up: each for each in listed}
+    return {scorer.follow_up: scorer for scorer in listed}

@@ -191,16 +191,18 @@ def _response_of(decision: Decision, request: Mapping[str, Any]) -> list[dict[st
         return [{"type": "edit", "edited_action": {"name": "answer", "args": {"text": edited.text}}}]
     # The candidate shows every call of the message; a person does not decide about calls that pass without a gate.
     fixed = _fixed(request)
-    gated = [call for place, call in enumerate(edited.tool_calls) if place not in fixed]
+    gated = [call for index, call in enumerate(edited.tool_calls) if index not in fixed]
     text = {"text": edited.text} if edited.text != request["candidate"]["text"] else {}
-    return [{"type": "edit", "edited_action": {"name": c.name, "args": dict(c.arguments)}, **text} for c in gated]
+    actions = [{"name": call.name, "args": dict(call.arguments)} for call in gated]
+    return [{"type": "edit", "edited_action": action, **text} for action in actions]
 
 
 def content_of(request: Mapping[str, Any]) -> Content:
     """A request as the content of an item."""
     from guardrail.review import Candidate, Content
 
-    kind, verdict = request["kind"], request["verdict"]
+    kind = request["kind"]
+    verdict = request["verdict"]
     shown = None if verdict["candidate"] is None else Candidate.from_stored(verdict["candidate"])
     allowed = tuple(request["review_configs"][0]["allowed_decisions"])
     if kind == "answer" and request["candidate"]["tool_calls"]:  # a plain graph releases it as a whole, or not at all
@@ -232,7 +234,7 @@ def _fixed(request: Mapping[str, Any]) -> tuple[int, ...]:
     if request["kind"] == "answer":
         return ()
     gated = {action["name"] for action in request["action_requests"]}
-    return tuple(place for place, call in enumerate(request["candidate"]["tool_calls"]) if call["name"] not in gated)
+    return tuple(index for index, call in enumerate(request["candidate"]["tool_calls"]) if call["name"] not in gated)
 
 
 def lapsed(request: Mapping[str, Any], why: str) -> dict[str, Any]:

@@ -46,7 +46,8 @@ class CallCheck:
         self._guard = Guardrail(model=model, artifact=load(artifact), **guard_options)
         self._verdicts = verdicts if isinstance(verdicts, VerdictStore) else VerdictStore(verdicts)
         refuse_majority(self._guard.artifact.plan, "judge calls that a framework proposes")
-        if slots := list(self._guard.artifact.prompt.slots):
+        slots = list(self._guard.artifact.prompt.slots)
+        if slots:
             raise UsageError(
                 f"the artifact's prompt has the slots {slots}, which approvals do not see. Use the guard of this "
                 "framework, or calibrate without slots."
@@ -57,15 +58,17 @@ class CallCheck:
 
         ``call`` is the call that would run (id, name, args), ``messages`` ends with the model's message that has it.
         """
-        last = max((place for place, one in enumerate(messages) if isinstance(one, AIMessage)), default=None)
+        last = max((index for index, turn in enumerate(messages) if isinstance(turn, AIMessage)), default=None)
         if last is None:
             return True
-        before, message = messages[:last], cast(AIMessage, messages[last])
-        key, call_id = f"unsure:{conversation_digest(before)}:{call['id']}", str(call["id"])
+        before = messages[:last]
+        message = cast(AIMessage, messages[last])
+        call_id = str(call["id"])
+        key = f"unsure:{conversation_digest(before)}:{call_id}"
         find = partial(self._verdicts.find, key)
         note = yield computation(find, slow=True)
         if note is None:
-            proposed = any(each["id"] == call["id"] and same_call(each, call) for each in message.tool_calls)
+            proposed = any(one["id"] == call["id"] and same_call(one, call) for one in message.tool_calls)
             verdict = (yield from self._verdict(before, message)) if proposed else None
             passes = verdict is not None and verdict.passes
             judged = MessageNote(
@@ -78,10 +81,12 @@ class CallCheck:
 
     def _verdict(self, before: Sequence[BaseMessage], message: AIMessage) -> Steps[Verdict | None]:
         """The verdict on the message; None if it cannot be judged."""
-        artifact, messages = self._guard.artifact, list(before)
-        if artifact.prompt.system is not None and not any(one.type == "system" for one in messages[:1]):
+        artifact = self._guard.artifact
+        messages = list(before)
+        if artifact.prompt.system is not None and not any(first.type == "system" for first in messages[:1]):
             messages.insert(0, SystemMessage(artifact.prompt.system))
-        if (turns := artifact.unknown_turns(messages)) is not None:
+        turns = artifact.unknown_turns(messages)
+        if turns is not None:
             _log.warning("guardrail: a person is asked, because no calibration prompt had the turns %.200r", turns)
             return None
         try:

@@ -78,7 +78,8 @@ def _stands_for_answer(item: Mapping[str, Any]) -> bool:
 def last_results(items: str | Sequence[TResponseInputItem]) -> tuple[dict[str, str], list[TResponseInputItem]]:
     """The tools of calls with a result at the end of a request, by call id, and the items before these calls."""
     before: list[Any] = [] if isinstance(items, str) else list(items)
-    done, names = [], {}
+    done = []
+    names = {}
     while before and before[-1].get("type") == "function_call_output":
         done.append(before.pop()["call_id"])
     while done and before and before[-1].get("type") == "function_call":
@@ -89,7 +90,8 @@ def last_results(items: str | Sequence[TResponseInputItem]) -> tuple[dict[str, s
 
 def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
     carried = {ITEMS: raw}
-    kind, role = item.get("type"), item.get("role")
+    kind = item.get("type")
+    role = item.get("role")
     if kind in (None, "message") and role in ("system", "developer"):
         return SystemMessage(_text(item), additional_kwargs=carried)
     if kind in (None, "message") and role == "user":
@@ -144,10 +146,10 @@ def to_items(messages: Sequence[BaseMessage]) -> tuple[str | None, list[TRespons
     """Messages as a request's instructions and input: the items they were made from, or new ones."""
     system: str | None = None
     items: list[Any] = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if ITEMS in message.additional_kwargs:
             items += message.additional_kwargs[ITEMS]
-        elif isinstance(message, SystemMessage) and place == 0:
+        elif isinstance(message, SystemMessage) and index == 0:
             system = str(message.text)
         else:
             items += _items(message)
@@ -190,8 +192,8 @@ def request_bindings(
             )
     described = [Converter.tool_to_openai(tool) for tool in tools if tool.name != ANSWER_TOOL]
     described += map(Converter.convert_handoff_tool, handoffs)
-    formed = schema is not None and not schema.is_plain_text()
-    response_format: Any = Converter.convert_response_format(schema) if formed else None
+    is_structured = schema is not None and not schema.is_plain_text()
+    response_format: Any = Converter.convert_response_format(schema) if is_structured else None
     if choice is not None and not isinstance(choice, str):
         raise UsageError(f"tool_choice {choice!r} names a hosted tool; only function tools can be guarded.")
     return bindings_for(described, tool_choice=choice, response_format=response_format)

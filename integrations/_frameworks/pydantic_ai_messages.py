@@ -52,9 +52,9 @@ def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestPara
         if message is None:
             continue
         parts = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             # The first part carries the whole message, so that `to_messages` gives it back once.
-            part.additional_kwargs[MESSAGES] = [message] if place == 0 else []
+            part.additional_kwargs[MESSAGES] = [message] if index == 0 else []
         converted += parts
     return converted
 
@@ -76,7 +76,7 @@ def last_results(messages: Sequence[ModelMessage]) -> tuple[dict[str, str], list
 
     The messages are those before the last response.
     """
-    last = max((place for place, message in enumerate(messages) if isinstance(message, ModelResponse)), default=0)
+    last = max((index for index, message in enumerate(messages) if isinstance(message, ModelResponse)), default=0)
     parts = [part for message in messages[last + 1 :] for part in message.parts]
     done = [part for part in parts if getattr(part, "tool_call_id", None) is not None]
     results = {_call_id(part): str(getattr(part, "tool_name", "")) for part in done}
@@ -108,7 +108,8 @@ def _request(message: ModelRequest) -> list[BaseMessage]:
             result = _content(part.model_response_str(), part.files)
             converted.append(ToolMessage(result, tool_call_id=part.tool_call_id))
         elif part.part_kind in ("retry-prompt", "retry-feedback"):
-            text, tool = str(getattr(part, "content", "")), getattr(part, "tool_name", None)
+            text = str(getattr(part, "content", ""))
+            tool = getattr(part, "tool_name", None)
             converted.append(HumanMessage(text) if tool is None else ToolMessage(text, tool_call_id=_call_id(part)))
         else:
             raise _unknown(part)
@@ -125,7 +126,8 @@ def _text(content: Sequence[Any]) -> str:
 
 
 def _response(message: ModelResponse) -> AIMessage:
-    texts, calls = [], []
+    texts = []
+    calls = []
     for part in message.parts:
         if isinstance(part, its.TextPart):
             texts.append(part.content)
@@ -149,10 +151,10 @@ def to_messages(messages: Sequence[BaseMessage]) -> tuple[str | None, list[Model
     """LangChain messages as instructions and history: the messages they were made from, or new ones."""
     instructions: str | None = None
     history: list[ModelMessage] = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if MESSAGES in message.additional_kwargs:
             history += message.additional_kwargs[MESSAGES]
-        elif isinstance(message, SystemMessage) and place == 0:
+        elif isinstance(message, SystemMessage) and index == 0:
             instructions = str(message.text)
         elif isinstance(message, AIMessage):
             history.append(to_response(message))

@@ -86,8 +86,9 @@ class PydanticAIChat(FrameworkChat):
             settings["openai_logprobs"] = True
         if stop:
             settings["stop_sequences"] = list(stop)
-        if (only := bindings.tool_choice) is not None:
-            settings["tool_choice"] = "required" if only == "any" else [only]
+        choice = bindings.tool_choice
+        if choice is not None:
+            settings["tool_choice"] = "required" if choice == "any" else [choice]
         return read_response(await self.model.request(history, settings, as_parameters(bindings, instructions)))
 
 
