@@ -127,14 +127,7 @@ def evaluate(
 
 
 def _print_table(grid: EvaluationGrid, subject: str, *, names: bool, figures: Sequence[str] | None = None) -> None:
-    """Print one table of all cells.
-
-    Args:
-        grid: The cells.
-        subject: Begins the title.
-        names: Whether rules have their names in the paper beside them.
-        figures: Columns; default: what the terminal has room for.
-    """
+    """Print all cells, with the names that rules have in the paper or without; by default the figures that fit."""
     first = grid.cells[0]
     wide = figures is None and _has_room()
     figures = figures or (FIGURES if wide else SHORT)

@@ -31,17 +31,9 @@ from .frame.fitting import FitJob, Fitted, finish_fit, fit_by_rule, open_job, sa
 from .frame.flags import load_settings, with_flags
 from .frame.items import refuse_with_items
 from .frame.next_commands import listed
-from .frame.options import (
-    chosen_estimator,
-)
+from .frame.options import chosen_estimator, refuse_options
 from .frame.terminal import finish
-from .frame.verdicts import (
-    conclude,
-    print_audits,
-    print_cascade,
-    print_fits,
-    print_router,
-)
+from .frame.verdicts import conclude, print_audits, print_cascade, print_fits, print_router
 
 
 @command("fit", "calibrating.md#fit")
@@ -77,16 +69,16 @@ def _by_group(job: FitJob, text: str) -> ByGroup:
     if job.cluster_by_group:
         raise UsageError("groups are kinds (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
     name, settings = parse_rule(text)
-    try:
-        by, wrong = ByGroup(**settings), "" if name == "group" else f"got {name!r}"
-    except ValidationError as error:
-        wrong = first_problem(error)
-    if wrong:
-        raise UsageError(
-            "--by must be group, with settings min_labels=NUMBER, share=together or each, and others=fit or abstain: "
-            f"{wrong}. Write for instance --by group:min_labels=20,others=abstain."
-        )
-    return by
+    problem = f"got {name!r}"
+    if name == "group":
+        try:
+            return ByGroup(**settings)
+        except ValidationError as error:
+            problem = first_problem(error)
+    raise UsageError(
+        "--by must be group, with settings min_labels=NUMBER, share=together or each, and others=fit or abstain: "
+        f"{problem}. Write for instance --by group:min_labels=20,others=abstain."
+    )
 
 
 def _fit_with_people(job: FitJob, labels: Path) -> Fitted:
@@ -117,13 +109,10 @@ def _fit_with_people(job: FitJob, labels: Path) -> Fitted:
 
 
 def _fit_by_group(job: FitJob, by: ByGroup) -> None:
-    """Fit a router, test it on what was kept out, and write and print it.
-
-    Raises:
-        typer.Exit: With code 1 where the test part refutes the promise of a group.
-    """
+    """Fit a router, test it on what was kept out, and write and print it; exit with 1 if that refutes a group."""
     opened = open_job(job)
-    key, test = opened.key, opened.test
+    key = opened.key
+    test = opened.test
     if key == AUTO:
         raise UsageError("--score auto chooses one score for all questions. With --by group name a score.")
     router = fit_router(
@@ -152,6 +141,9 @@ def _fit_by_group(job: FitJob, by: ByGroup) -> None:
 
 def _fit_cascade(job: FitJob) -> None:
     """Fit the thresholds of several models together, from a record file each."""
+    names_of_ignored = ("test", "by", "human_labels", "count_repeats", "map", "right", "cut")
+    ignored = {"test_fraction": job.test_fraction or None, **{name: getattr(job, name) for name in names_of_ignored}}
+    refuse_options("has no effect on a cascade. Leave it out.", ignored)
     name, options = parse_rule(job.rule or CERTIFIED)
     if name != CERTIFIED or options.keys() - {"share", "delta"}:
         raise UsageError(

@@ -46,18 +46,15 @@ def import_(
     source: Annotated[Path, typer.Argument(help="JSON, JSONL, CSV, Excel or Parquet; or a record file to name.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Record file (records.jsonl).")] = None,
     model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help=f"Who answered: a name, or {MODEL_HELP}", metavar="MODEL"),
+        str | None, typer.Option("--model", "-m", help=f"Who answered: a name, or {MODEL_HELP}", metavar="MODEL")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a record file that exists.")] = False,
     skip_bad: Annotated[
-        float | None,
-        typer.Option(help="Leave malformed rows out, if at most this share.", metavar="SHARE"),
+        float | None, typer.Option(help="Leave malformed rows out, if at most this share.", metavar="SHARE")
     ] = None,
     items: Annotated[bool, typer.Option("--items", help="Answers are JSON, kept or held back by item.")] = False,
     assigned: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="How answers were drawn: temperature=1, ...", metavar="NAME=VALUE"),
+        list[str] | None, typer.Option("--set", help="How answers were drawn: temperature=1, ...", metavar="NAME=VALUE")
     ] = None,
     format: Annotated[str | None, column_flag(help=f"{', '.join((*KINDS, *EXPORTS))}. Default: by name.")] = None,
     rows: Annotated[str | None, column_flag(help="Path of the rows in a document, or filter.", metavar="PATH")] = None,

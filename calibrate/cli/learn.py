@@ -21,16 +21,7 @@ from ..data.progress import bar
 from ..data.records import write_records
 from ..ledger import Ledger
 from ..report.assessment import verdict_text
-from ..reviews import (
-    Learned,
-    Missing,
-    ReviewPool,
-    accepted_error,
-    feed,
-    given_items,
-    read_reviews,
-    thinned,
-)
+from ..reviews import Learned, Missing, ReviewPool, accepted_error, feed, given_items, read_reviews, thinned
 from ..reviews import learn as learn_from
 from .frame.app import command
 from .frame.calls import UNDECIDED, Learning, learn_calls, print_decisions, print_waiting
@@ -156,7 +147,8 @@ def _print_accepted(pool: ReviewPool, artifact: CalibrationArtifact, missing: Mi
         f"About {percent(error.acceptance)} of the measured {nouns.asked} were {nouns.accepted}.",
         "red" if promised and error.low > artifact.alpha else None,
     )
-    if (counts := given_items(pool, missing=missing)) is None:
+    counts = given_items(pool, missing=missing)
+    if counts is None:
         return
     wrong, n_given_out, share = counts
     about = artifact.outcome
@@ -218,7 +210,7 @@ def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
     rows = []
     for name, artifact, counts in gates:
         threshold = "none" if artifact.threshold is None else limit(artifact.estimator, artifact.threshold)
-        wrong, interval = "-", "-"
+        wrong = interval = "-"
         if counts.error_rate is not None:
             share, low, high = counts.error_rate
             wrong = f"{counts.n_errors} of {counts.n_accepted}, {percent(share)}"
@@ -230,5 +222,6 @@ def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
     for name, _, counts in gates:
         if counts.items is not None:
             items = counts.items
-            kept, wrong = share_of(items.kept, items.items), share_of(items.kept_wrong, items.kept)
+            kept = share_of(items.kept, items.items)
+            wrong = share_of(items.kept_wrong, items.kept)
             print_line(f"Items, {name}: {kept} kept, {wrong} of them wrong.")

@@ -38,13 +38,7 @@ from .frame.files import keep_inputs, pair_cache
 from .frame.fitting import FitJob, Fitted, fit_by_rule
 from .frame.flags import load_settings, with_flags
 from .frame.items import ScoreItems, label_by_items, refuse_with_items, score_by_items
-from .frame.labels import (
-    judge_cache,
-    print_label_checks,
-    print_labels,
-    refuse_mixed,
-    rule_from,
-)
+from .frame.labels import judge_cache, print_label_checks, print_labels, refuse_mixed, rule_from
 from .frame.next_commands import listed
 from .frame.options import SetOption
 from .frame.settings import RunSettings

@@ -16,16 +16,7 @@ from guardrail.judges import JsonJudge, ToolCallJudge, normalise
 from guardrail.judges.json_value import canonical_value, read_json
 from guardrail.judges.numbers import Number, labels_agree, parse_number
 from guardrail.judges.tool_call import read_calls
-from guardrail.judges.words import (
-    CHANGING,
-    NEGATIONS,
-    asked_words,
-    has_digit,
-    own_words,
-    read,
-    word_set,
-    written,
-)
+from guardrail.judges.words import CHANGING, NEGATIONS, asked_words, has_digit, own_words, read, word_set, written
 from guardrail.plain_json import sha256_hex
 from guardrail.sampling.models import import_named
 from guardrail.specs import CorrectnessSpec
@@ -83,8 +74,7 @@ class TokenF1(CorrectnessRule):
         return _matched(answer, question, partial(self._same, question.question))
 
     def _same(self, question: str, answer: str, reference: str) -> bool:
-        ours = read(answer)
-        theirs = read(reference)
+        ours, theirs = read(answer), read(reference)
         if ours.normal == theirs.normal:
             return True
         if ours.marks != theirs.marks or CHANGING & {*ours.words} != CHANGING & {*theirs.words}:

@@ -236,11 +236,7 @@ def _requests(key: str, model: Any, messages: Sequence[BaseMessage], plan: Sampl
 
 
 def _lines_of(path: Path) -> Iterator[tuple[str, str, bytes, dict[str, Any]]]:
-    """Question, name, line and values of each request or reply in a file.
-
-    Raises:
-        UsageError: A line is neither.
-    """
+    """Question, name, line and values of each request or reply in a file."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():

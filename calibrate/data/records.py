@@ -55,11 +55,7 @@ class RecordFile:
     repeated: tuple[tuple[str, str], ...]
 
     def __init__(
-        self,
-        path: Path,
-        header: RecordHeader,
-        records: Sequence[Record],
-        repeated: tuple[tuple[str, str], ...] = (),
+        self, path: Path, header: RecordHeader, records: Sequence[Record], repeated: tuple[tuple[str, str], ...] = ()
     ) -> None:
         values = {"path": path, "header": header, "records": table_of(records), "repeated": repeated}
         for name, value in values.items():
@@ -189,11 +185,7 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
 
 
 def _pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Path, RecordHeader]:
-    """Name and header of a pool of files that pass `_refuse_mixture`.
-
-    Raises:
-        UsageError: The files have scores, and none in common.
-    """
+    """Name and header of a pool of files that pass `_refuse_mixture`; refuses files with scores and none in common."""
     first = files[0]
     headers = [file.header for file in files]
     estimators = {
@@ -235,14 +227,9 @@ def _named(files: Sequence[RecordFile]) -> str:
 
 
 def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
-    """Refuse files that cannot be one.
-
-    Raises:
-        UsageError: Naming both sides.
-    """
+    """Refuse files that cannot be one, and name both sides."""
     differences = _differences(first.header, other.header)
-    ours = first.header.correctness
-    theirs = other.header.correctness
+    ours, theirs = first.header.correctness, other.header.correctness
     if (ours is None) != (theirs is None):
         bare = first if ours is None else other
         differences.append(f"{bare.path} has no labels. Run: calibrate label {bare.typed}")
@@ -267,8 +254,7 @@ def _differences(one: RecordHeader, other: RecordHeader) -> list[str]:
     """Differences in how the records of two files were drawn, field by field."""
     differences = one.model.differences(other.model)
     for part in ("plan", "prompt"):
-        ours = getattr(one, part)
-        theirs = getattr(other, part)
+        ours, theirs = getattr(one, part), getattr(other, part)
         for name in type(ours).model_fields:
             if getattr(ours, name) != getattr(theirs, name):
                 differences.append(f"{part}.{name}: {getattr(ours, name)!r} and {getattr(theirs, name)!r}")
@@ -301,8 +287,7 @@ def rewrite_records(source: str | Path, target: str | Path, change: Callable[[Re
         UsageError: The file is missing, or another process is writing the target.
         RecordError: As `read_records`.
     """
-    source = Path(source)
-    target = Path(target)
+    source, target = Path(source), Path(target)
     with exclusive(target):
         changed = change(read_records(source))
         _replace(target, changed.header, changed.records, mode_of(target, source))
@@ -441,9 +426,7 @@ def is_torn(line: bytes, begin: bytes = BEGIN) -> bool:
 
 
 def stream_records(
-    source: str | Path,
-    target: str | Path,
-    change: Callable[[RecordReader], tuple[RecordHeader, Iterable[Record]]],
+    source: str | Path, target: str | Path, change: Callable[[RecordReader], tuple[RecordHeader, Iterable[Record]]]
 ) -> None:
     """Write a changed version of a record file, record by record, so that memory does not grow with the file.
 
@@ -458,8 +441,7 @@ def stream_records(
         UsageError: The file is missing, or another process is writing the target.
         RecordError: As `read_records`. The target stays unchanged.
     """
-    source = Path(source)
-    target = Path(target)
+    source, target = Path(source), Path(target)
     refuse_missing(source)
     with exclusive(target), source.open("rb") as stream:
         header, records = change(RecordReader(source, stream))

@@ -126,8 +126,7 @@ def _json(content: bytes, path: Path, line: int | None = None) -> Any:
 def _has_lines(path: Path) -> bool:
     """Whether a file named .json holds an object in each line, as the published files of MedMCQA do."""
     with path.open("rb") as stream:
-        first = stream.readline().strip()
-        second = stream.readline().strip()
+        first, second = stream.readline().strip(), stream.readline().strip()
     return first.startswith(b"{") and first.endswith(b"}") and second.startswith(b"{")
 
 
@@ -193,11 +192,7 @@ _SEPARATORS = ",;\t|"
 
 
 def _table(path: Path) -> RowSource:
-    """Rows of a table in a text file. The separator is the sign that is most often in its header, or as ``sep=`` says.
-
-    Raises:
-        RecordError: The header has a column twice.
-    """
+    """Rows of a table in a text file. The separator is the sign that its header has most often, or as ``sep=`` says."""
     text, note = _decoded(path)
     lines = io.StringIO(text, newline="")
     header = next(lines, "")
@@ -306,11 +301,7 @@ _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 def _arrow(path: Path) -> Iterator[RawRow]:
-    """Rows of a Parquet file, or of an Arrow stream.
-
-    Raises:
-        RecordError: It is neither.
-    """
+    """Rows of a Parquet file, or of an Arrow stream."""
     lib = require("pyarrow.lib", extra="data")
     kind = "an Arrow stream" if path.suffix == ".arrow" else "a Parquet file"
     try:
@@ -330,11 +321,7 @@ def _batches(path: Path) -> Iterable[Any]:
 
 
 def _folder(path: Path) -> Iterator[RawRow]:
-    """Rows of a dataset folder.
-
-    Raises:
-        UsageError: Several splits, or no dataset there.
-    """
+    """Rows of a dataset folder; several splits are refused."""
     saved = sorted(path.rglob("state.json"))
     shards = sorted(path.rglob("*.parquet"))
     splits = {state.parent.relative_to(path).as_posix() for state in saved}

@@ -121,14 +121,14 @@ class _Command(TyperCommand):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and parameter.name != "help":
-                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                names = re.sub(r"<list\[([^\]]+)\]>", lambda found: f"<{found[1].lower()}>", record[0])
+                default = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                names = re.sub(r"<list\[([^\]]+)\]>", lambda match: f"<{match[1].lower()}>", record[0])
                 names = names.replace(" range>", ">") + (" ..." if getattr(parameter, "multiple", False) else "")
-                headings.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(
+                headings.setdefault(getattr(parameter, "rich_help_panel", None) or default, []).append(
                     (names, record[1].replace("-", UNBROKEN))
                 )
         order = {"Arguments": 0, "Options": 1, COLUMNS: 3}
-        for heading, records in sorted(headings.items(), key=lambda each: order.get(each[0], 2)):
+        for heading, records in sorted(headings.items(), key=lambda heading: order.get(heading[0], 2)):
             with formatter.section(heading):
                 formatter.write_dl(records)
         formatter.buffer[:] = [text.replace(UNBROKEN, "-") for text in formatter.buffer]

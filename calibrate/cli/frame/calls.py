@@ -75,8 +75,10 @@ class Learning(Frozen):
     @property
     def seconds(self) -> float | None:
         """``since`` in seconds since 1970; a time without a zone is in UTC."""
-        since = self.since
-        return None if since is None else (since if since.tzinfo else since.replace(tzinfo=UTC)).timestamp()
+        if self.since is None:
+            return None
+        since = self.since if self.since.tzinfo else self.since.replace(tzinfo=UTC)
+        return since.timestamp()
 
 
 def print_decisions(title: str, rows: Mapping[str, Sequence[Reviewed]]) -> None:
@@ -92,16 +94,13 @@ def print_decisions(title: str, rows: Mapping[str, Sequence[Reviewed]]) -> None:
 
 def print_waiting(rows: Sequence[Reviewed], missing: Missing, what: str) -> None:
     """Print how many decisions wait for the oldest open review, if any do."""
-    if (waits := waiting(rows, missing, what)) is not None:
-        print_line(waits, "yellow")
+    sentence = waiting(rows, missing, what)
+    if sentence is not None:
+        print_line(sentence, "yellow")
 
 
 def learn_calls(asked: Learning, tool: str) -> None:
-    """Label the recorded calls of a tool, or the answers (tool "answer"), by people's decisions, and fit a gate.
-
-    Raises:
-        UsageError: No decision can be used, samples are missing, or an option has no use here.
-    """
+    """Label the recorded calls of a tool, or the answers (tool "answer"), by people's decisions, and fit a gate."""
     _refuse_options(asked, tool)
     out = asked.out or Path(f"{tool}.json")
     labelled_file = out.with_name(f"{out.stem}.records.jsonl")
@@ -171,11 +170,7 @@ def _refuse_options(asked: Learning, tool: str) -> None:
 
 
 def _refuse_tool(
-    source: str,
-    tool: str,
-    gated: Collection[str],
-    steps: Sequence[ReviewedStep],
-    file: RecordFile | None,
+    source: str, tool: str, gated: Collection[str], steps: Sequence[ReviewedStep], file: RecordFile | None
 ) -> None:
     """Refuse a tool that nobody was asked about, and one named "answer", whose calls would be mixed with answers."""
     offered = () if file is None or file.header.plan.bindings is None else file.header.plan.bindings.tool_names
@@ -229,11 +224,7 @@ def _drawn(steps: Sequence[ReviewedStep], asked: Learning, measured: Estimator, 
 
 
 def _reviewed(source: str, file: RecordFile | None) -> list[ReviewedStep]:
-    """Read people's decisions from a checkpointer's file or a review store.
-
-    Raises:
-        UsageError: There are none, no records where they are needed, or none of the decisions is about the records.
-    """
+    """Read people's decisions from a checkpointer's file or a review store."""
     path = sqlite_path(source)
     drawn = None if file is None else {record.id: record for record in file.records}
     if path is not None and path.is_file() and _has_checkpoints(path):

@@ -38,15 +38,9 @@ def asking(
     local: bool,
     price: float | None,
 ) -> list[str]:
-    """Lines about the model's and the scorers' calls.
+    """Lines about the model's and the scorers' calls, for questions with the record file of their answers.
 
-    Args:
-        parts: Questions with the record file of their answers; those whose server failed are asked again.
-        plan: The sampling plan.
-        scorers: The scorers that the plan names.
-        settings: Calls at once.
-        local: Whether the model draws in batches by itself, instead of one call at a time.
-        price: Price of one call of the model.
+    A model is ``local`` if it draws in batches by itself, instead of one call at a time.
     """
     files = [read_records(path).records for _, path in parts if path.is_file()]
     on_file = [record for records in files for record in records if not record.may_be_drawn_again]
@@ -107,14 +101,7 @@ def _time(
 
 
 def judging(n: int, plan: SamplingPlan, estimators: Sequence[Estimator], replies: Sequence[Path] | None) -> str:
-    """The line about scores, labels and the fit.
-
-    Args:
-        n: Questions in all.
-        plan: The sampling plan.
-        estimators: The scores.
-        replies: Files with the replies of the model that labels, so far; None where no model labels.
-    """
+    """The line about scores, labels and the fit; ``replies`` are files of a model that labels, None without one."""
     scoring = "seconds, no calls"
     if slow := [estimator_key(estimator) for estimator in estimators if uses_models([estimator])]:
         answers = plan.n + 1

@@ -54,11 +54,9 @@ def _same_file(a: Path, b: Path) -> bool:
 
 
 def open_files(paths: Sequence[Path], table: ImportSettings | None = None) -> list[RecordFile]:
-    """Open record files, and tables with scores and labels; the columns of large files are made where they are missing.
+    """Open record files, and tables with scores and labels; ``table`` says what is not recognised of these.
 
-    Args:
-        paths: The files.
-        table: What is not recognised of tables.
+    The columns of large files are made where they are missing.
     """
     tables = {path: _read_table(path, table) for path in paths if is_table(path)}
     if not tables:
@@ -171,11 +169,7 @@ def pair_cache(records: Path) -> Path:
 
 
 def opened_store(location: str) -> ReviewStore:
-    """Open a review store that exists.
-
-    Raises:
-        UsageError: The file does not exist.
-    """
+    """Open a review store that exists; the file of another is not made."""
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore
 

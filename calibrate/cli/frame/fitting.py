@@ -134,9 +134,7 @@ class Fitted:
 def open_job(job: FitJob, beside: Path | None = None) -> Opened:
     """Open the records, warn of doubtful ones, refuse those that no fit should use, and cut off those to test on.
 
-    Args:
-        job: The fit.
-        beside: A file that is written next to the artifact; default: that of the questions kept out.
+    ``beside`` is a file that is written next to the artifact; by default that of the questions kept out.
     """
     kept_out = job.out.with_suffix(".test.jsonl") if job.test_fraction else None
     keep_inputs([*job.records, *job.test, job.human_labels], [job.out], derived=beside or kept_out)
@@ -171,11 +169,7 @@ def save_fit(job: FitJob, artifact: Artifact, beside: RecordFile | None = None) 
 def finish_fit(job: FitJob, opened: Opened, artifact: CalibrationArtifact, sample: RecordFile | None = None) -> Fitted:
     """Test an artifact on what the fit left out, count and write it, and print what was fitted.
 
-    Args:
-        job: The fit.
-        opened: Its records.
-        artifact: What was fitted on them.
-        sample: The records that people labelled, to write next to the artifact; they stand for those of the fit.
+    ``sample`` are records that people labelled, to write next to the artifact; they stand for those of the fit.
     """
     key = opened.key
     part = opened.part

@@ -30,16 +30,9 @@ def flag(
     name: str = "",
     **limits: Any,
 ) -> Any:
-    """A field that is also a flag.
+    """A field that is also a flag, under a heading of the help (one of `HEADINGS`); its description is the help.
 
-    Args:
-        panel: Heading of the help under which it stands; one of `HEADINGS`.
-        description: Its help.
-        default: Value of the field where the flag is left out.
-        short: Short form: "-o".
-        metavar: Its value in the help.
-        name: The flag: "--json"; default: the name of the field, with hyphens.
-        **limits: Further arguments of `pydantic.Field`.
+    ``short`` is its short form, "-o", and ``name`` its name, "--json", where that is not the field's with hyphens.
     """
     extra: dict[str, Any] = {"panel": panel, "short": short, "metavar": metavar, "name": name}
     return Field(default=default, description=description, json_schema_extra=extra, **limits)
@@ -48,11 +41,7 @@ def flag(
 def with_flags(kind: type[Frozen]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command a flag for each setting that is one; its parameter ``given`` takes them by name, None if left out.
 
-    Typer reads the options of a command from its signature, so the decorated command has one with a parameter for each
-    flag (`_options`).
-
-    Args:
-        kind: The settings of the command. Their flags stand before its other options.
+    Typer reads options from a signature, so the decorated command has one with a parameter for each flag (`_options`).
     """
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
@@ -130,13 +119,7 @@ Settings = TypeVar("Settings", bound=Frozen)
 def load_settings(
     kind: type[Settings], path: Path | None, flags: Mapping[str, Any], assigned: Sequence[str] = ()
 ) -> Settings:
-    """Settings from a YAML file, overridden by `--set` and by flags.
-
-    Args:
-        kind: A class of settings, such as `RunSettings`.
-        path: YAML file with fields of `RunSettings`, or None.
-        flags: Values by field name; None means not given.
-        assigned: NAME=VALUE, as given to `--set`.
+    """Settings from a YAML file, overridden by `--set NAME=VALUE` and by flags, of which None is not given.
 
     Raises:
         UsageError: Not YAML, an unknown name (the nearest is suggested), or a bad value.

@@ -14,13 +14,7 @@ from guardrail.notebook import percent
 
 from ...data.progress import bar
 from ...data.records import RecordFile, rewrite_records
-from ...items.answers import (
-    label_items,
-    labels_of_file,
-    measure_records,
-    spec_of_answers,
-    stored_spec,
-)
+from ...items.answers import label_items, labels_of_file, measure_records, spec_of_answers, stored_spec
 from ...spec_syntax import assignment, parse_name
 from .options import refuse_options
 from .terminal import console, print_line, table
@@ -38,11 +32,7 @@ class ScoreItems:
     optional_field: Sequence[str] = ()
 
     def spec_of(self, file: RecordFile) -> ItemsSpec:
-        """The specification for the answers of a file.
-
-        Raises:
-            UsageError: As `calibrate.items.answers.spec_of_answers`.
-        """
+        """The specification for the answers of a file."""
         judges = {path: _judge(text) for path, text in _assignments("--field-judge", "JUDGE", self.field_judge)}
         return spec_of_answers(
             file.records,
@@ -68,20 +58,12 @@ def _judge(text: str) -> Judge:
 
 
 def refuse_with_items(**options: object) -> None:
-    """Refuse options of whole answers together with --items.
-
-    Raises:
-        UsageError: Naming the first of them.
-    """
+    """Refuse options of whole answers together with --items."""
     refuse_options("is about whole answers: leave it out with --items.", options)
 
 
 def refuse_without_items(**options: object) -> None:
-    """Refuse options of items where whole answers are meant.
-
-    Raises:
-        UsageError: Naming the first of them.
-    """
+    """Refuse options of items where whole answers are meant."""
     refuse_options("is about items: add --items, or leave it out.", options)
 
 

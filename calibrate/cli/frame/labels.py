@@ -23,16 +23,7 @@ _MEANING = {"stated": ", right if a sentence states a reference"}
 
 
 def rule_from(file: RecordFile, name: str | None, judge_model: str | None) -> CorrectnessRule:
-    """Return the correctness rule that a user names, or the default for these questions and answers.
-
-    Args:
-        file: The records.
-        name: Name of the rule, with parameters or without (`make_rule`).
-        judge_model: The model of chat_judge, as a user writes it.
-
-    Raises:
-        UsageError: An unknown rule, a parameter it does not have, or a judge without a model.
-    """
+    """The correctness rule that a user names (`make_rule`), or the default for these questions and answers."""
     cache = judge_cache(file.path)
     if judge_model is not None:
         refuse_mixed(name)
@@ -48,11 +39,7 @@ def judge_cache(records: Path) -> Path:
 
 
 def refuse_mixed(name: str | None) -> None:
-    """Refuse a judge model together with another rule.
-
-    Raises:
-        UsageError: Both are given.
-    """
+    """Refuse a judge model together with another rule."""
     if name not in (None, "chat_judge"):
         raise UsageError(f"a judge model is for rule chat_judge alone, got rule {name}. Leave one of them out.")
 

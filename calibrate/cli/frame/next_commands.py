@@ -25,13 +25,7 @@ def listed(paths: Iterable[Path | str]) -> str:
 
 
 def next_step(header: RecordHeader, path: Path, estimator: str | None = None) -> str:
-    """The next command for a record file: score, label, or fit with the estimator it needs.
-
-    Args:
-        header: The header of the file.
-        path: The file.
-        estimator: Scores to fit on; default: those that `fit` takes by itself, else the discrete entropy or the first.
-    """
+    """The next command for a record file: score, label, or fit, on the scores of an estimator or the usual ones."""
     name = shlex.quote(str(path))
     if not header.estimators:
         return f"calibrate score {name}"

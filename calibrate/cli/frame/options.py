@@ -36,10 +36,7 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="A rare setting: seed=1, stop=END, ...", rich_help_panel=ASKING, metavar="NAME=VALUE"),
 ]
-ItemsOption = Annotated[
-    bool,
-    typer.Option("--items", help="Keep or hold back each item (field of JSON)."),
-]
+ItemsOption = Annotated[bool, typer.Option("--items", help="Keep or hold back each item (field of JSON).")]
 
 
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]

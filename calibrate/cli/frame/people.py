@@ -60,17 +60,7 @@ class Labelling(Frozen):
 
 
 def ask_people(file: RecordFile, queue: Sequence[Record], labelling: Labelling, labels: Path) -> bool:
-    """Have people label these records of a file, or all their items, in order; whether all have their labels.
-
-    Args:
-        file: The records.
-        queue: Those to ask about.
-        labelling: Where people decide.
-        labels: The file of their labels.
-
-    Raises:
-        UsageError: The file has no items, or has scores and not one answer of it could be measured.
-    """
+    """Have people label these records of a file, or all their items, in order; return whether all have their labels."""
     if labelling.items:
         stored_spec(file)
     else:

@@ -122,7 +122,8 @@ def print_warning(text: str) -> None:
 
 def _print(to: Console, text: str, style: str | None) -> None:
     if to.is_terminal:  # not by rich, which parts a number and its sign, and breaks words at a hyphen
-        whole, indent = text.replace(" %", "\u00a0%"), "  " if text.startswith("- ") else ""
+        whole = text.replace(" %", "\u00a0%")
+        indent = "  " if text.startswith("- ") else ""
         text = fill(whole, to.width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     to.print(escape(text.replace("\u00a0", " ")), style=style, highlight=False, soft_wrap=True)
 
@@ -134,7 +135,8 @@ def finish(written: Iterable[Path | str], following: str, *others: str) -> None:
     """
     lines = [f"[green]Wrote[/green] {escape(str(path))}" for path in written]
     lines.append(f"[bold]Next:[/bold] {escape(following)}")
-    if len(lines) == 2 and cell_len(Text.from_markup(together := GAP.join(lines)).plain) <= console.width:
+    together = GAP.join(lines)
+    if len(lines) == 2 and cell_len(Text.from_markup(together).plain) <= console.width:
         lines = [together]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)

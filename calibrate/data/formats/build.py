@@ -235,11 +235,7 @@ class Builder:
         if missing is None:
             return Uncertainty(value=stored, unit=score.spec.unit, estimator=score.key)
         return Uncertainty(
-            value=None,
-            unit=score.spec.unit,
-            estimator=score.key,
-            reason=missing.reason,
-            detail=missing.detail,
+            value=None, unit=score.spec.unit, estimator=score.key, reason=missing.reason, detail=missing.detail
         )
 
 

@@ -17,7 +17,10 @@ class Export:
     """
 
     def __init__(self, has: str, *entries: str, rows: str | None = None, right: tuple[str, ...] = ()) -> None:
-        self.has, self.map, self.rows, self.right = frozenset(has.split()), entries, rows, right
+        self.has = frozenset(has.split())
+        self.map = entries
+        self.rows = rows
+        self.right = right
 
 
 EXPORTS: dict[str, Export] = {

@@ -27,11 +27,7 @@ from .field_map import FIELDS, ColumnMap, ImportSettings
 
 
 def read_questions(
-    path: str | Path,
-    format: str | None = None,
-    *,
-    columns: ColumnMap | None = None,
-    require_references: bool = True,
+    path: str | Path, format: str | None = None, *, columns: ColumnMap | None = None, require_references: bool = True
 ) -> list[Question]:
     """Read a question file, or the folder of a Hugging Face dataset.
 

@@ -176,15 +176,10 @@ def _records(
 ) -> tuple[list[Record], list[Bad]]:
     """The records of rows, and the malformed rows.
 
-    Args:
-        read: The rows as they are in the file, and errors.
-        mapped: The rows among them by field.
-        change: As `import_file`.
-        builder: Makes the records.
-        skip_bad: Whether malformed rows are counted.
+    ``read`` are the rows as they are in the file, and errors; ``mapped`` those that are none, by field.
 
     Raises:
-        RecordError: The first malformed row, unless they are counted.
+        RecordError: The first malformed row, without ``skip_bad``.
     """
     records: list[Record] = []
     bad: list[Bad] = []
@@ -211,11 +206,7 @@ def _records(
 
 
 def _model_of(path: Path, rows: Iterable[RawRow], columns: ColumnMap) -> str | None:
-    """The model that rows by field name; None if they name none.
-
-    Raises:
-        UsageError: They name several.
-    """
+    """The model that rows by field name; None if they name none. Several are refused."""
     named = (row.values.get("model") for row in rows)
     models = Counter(text for name in named if name is not None and (text := str(name).strip()))
     if len(models) > 1:
@@ -229,11 +220,7 @@ def _model_of(path: Path, rows: Iterable[RawRow], columns: ColumnMap) -> str | N
 
 
 def _refuse_empty(first: RawRow, fields: Collection[str], columns: ColumnMap, names: Collection[str]) -> None:
-    """Refuse rows with neither answers nor scores.
-
-    Raises:
-        UsageError: With the options that fit the columns by their names.
-    """
+    """Refuse rows with neither answers nor scores, and name the options that fit the columns."""
     if not {"answer", "samples", "option_scores"}.isdisjoint(fields) or columns.scores:
         return
     name = export_like(first.values)

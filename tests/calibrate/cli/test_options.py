@@ -56,3 +56,20 @@ def test_the_questions_kept_out_of_a_fit_remember_the_fits_on_their_labels(recor
         shown = run(*command)
     assert ledger_of(tmp_path / "a.test.jsonl").is_file()
     assert "2 fits have used these labels" in shown
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--test-fraction", "0.3"),
+        ("--test", "test.jsonl"),
+        ("--by", "group"),
+        ("--human-labels", "people.jsonl"),
+        ("--count-repeats",),
+        ("--map", "confidence=p"),
+    ],
+)
+def test_a_cascade_refuses_options_that_it_would_ignore(option: tuple[str, ...]) -> None:
+    """Whoever asks for a test must not deploy a cascade that nothing tested."""
+    shown = run("fit", "small.jsonl", "large.jsonl", "--cascade", "--alpha", "0.1", *option, code=2)
+    assert f"{option[0]} has no effect on a cascade. Leave it out." in shown
