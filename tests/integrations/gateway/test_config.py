@@ -99,6 +99,14 @@ def test_the_page_shows_a_configuration_that_is_valid() -> None:
         assert f"`{name}" in PAGE
 
 
+def test_the_configurations_of_the_loop_are_valid() -> None:
+    """They are typed off the page, and run by `make demo-serve`."""
+    page = (DOCS / "loop.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```yaml\n(version: .*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    modes = [parsed_config(text, "docs/loop.md").models["orrin"].mode for text in shown]
+    assert modes == ["observe", "guard"]
+
+
 def test_other_machines_need_keys(file: Path) -> None:
     open_to_all = file.read_text().replace("version: 1", "version: 1\nhost: 0.0.0.0")
     assert parsed_config(open_to_all, "x.yaml", {"UPSTREAM_KEY": "k"}).host == "0.0.0.0"
