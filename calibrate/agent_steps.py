@@ -59,12 +59,12 @@ def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Questio
     """
     messages = [message for message in conversation if not isinstance(message, SystemMessage)]
     steps = []
-    for place, message in enumerate(messages):
-        if not isinstance(message, AIMessage) or place == 0:
+    for index, message in enumerate(messages):
+        if not isinstance(message, AIMessage) or index == 0:
             continue
         calls = [ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls]
         reference = canonical_calls(calls) if calls else str(message.text)
-        before: Any = convert_to_openai_messages(messages[:place])
+        before: Any = convert_to_openai_messages(messages[:index])
         text = asked_text(before)
         name = content_id(text, None, messages=before)  # as in a question file
         steps.append(Question(id=name, question=text, references=(reference,), group=group, messages=tuple(before)))

@@ -67,7 +67,9 @@ def fit(
     target = Target.of(rule, alpha=tested, delta=delta, settings=settings)
     scores, labels = items(u, wrong)
     part, options = target.units(groups, scores.size)
-    scores, labels, group = scores[part], labels[part], None if groups is None else [groups[i] for i in part.tolist()]
+    scores = scores[part]
+    labels = labels[part]
+    group = None if groups is None else [groups[i] for i in part.tolist()]
     if alpha == "smallest":
         return _smallest(target, scores, labels, counts(scores, labels), options)
     at = target.answers(scores, labels, group).as_answers() if target.by_item else counts(scores, labels)

@@ -176,7 +176,7 @@ def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estima
 
 def keys_of_score(header: RecordHeader, spec: EstimatorSpec) -> list[str]:
     """Keys of the scores that are those of an artifact. The cap of items is the artifact's own, whatever was scored."""
-    return [key for key, own in header.estimators.items() if with_cap(own, 1) == with_cap(spec, 1)]
+    return [key for key, stored in header.estimators.items() if with_cap(stored, 1) == with_cap(spec, 1)]
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:

@@ -82,7 +82,9 @@ def fit_artifact(
             be used.
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
-    spec, correctness, header = described(file, score), file.header.label_rule(score), file.header
+    spec = described(file, score)
+    correctness = file.header.label_rule(score)
+    header = file.header
     if correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}{items_flag(score)}")
     name, options = parse_rule(rule) if isinstance(rule, str) else (rule, {})

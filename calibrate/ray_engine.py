@@ -41,7 +41,7 @@ def _connected(address: str, on_gpus: bool) -> Iterator[tuple[Any, int]]:
     """Ray, which is that of the process if it has one, and the number of its GPUs that actors share."""
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # or it writes to the terminal
     ray = require("ray", extra="ray")
-    if own := not ray.is_initialized():
+    if started_here := not ray.is_initialized():
         host, _, port = address.rpartition(":")
         try:
             if port.isdecimal():  # Ray itself tries for minutes
@@ -52,7 +52,7 @@ def _connected(address: str, on_gpus: bool) -> Iterator[tuple[Any, int]]:
     try:
         yield ray, int(ray.cluster_resources().get("GPU", 0)) if on_gpus else 0
     finally:
-        if own:
+        if started_here:
             ray.shutdown()
 
 

@@ -163,7 +163,8 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
     scope = file.header.scope
     if scope.is_drawn:
         _refuse_changed_draw(file, scope, estimator)
-    values, waits = table_of(used).scores(estimator), waiting_of(used)
+    values = table_of(used).scores(estimator)
+    waits = waiting_of(used)
     labelled, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
     # Fewer would hardly ever be refused: the asymptotic p-value means little there.
     if min(labelled.size, waiting.size) >= FEWEST_COMPARED and (p := ks_two_sample(labelled, waiting)[1]) < SELECTED:

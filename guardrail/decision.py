@@ -176,12 +176,12 @@ def _reason(uncertainty: Uncertainty, artifact: CalibrationArtifact) -> Reason:
 def _alone(drawn: SampleSet, estimator: Estimator, artifact: CalibrationArtifact) -> tuple[Note, ...]:
     """A note if the answer means the same as none of the samples; none otherwise, and where only a model knows."""
     answers = [sample.comparable for sample in drawn.samples]
-    own = "" if drawn.primary is None else drawn.primary.comparable
+    primary = "" if drawn.primary is None else drawn.primary.comparable
     judge = estimator.judge or default_judge(artifact.plan.bindings)
-    if not own or not answers or own in answers or judge.is_slow:
+    if not primary or not answers or primary in answers or judge.is_slow:
         return ()
     try:
-        clusters = cluster(drawn.question, [*answers, own], judge)
+        clusters = cluster(drawn.question, [*answers, primary], judge)
     except Exception:  # a judge may be the user's code, and this note decides nothing
         return ()
     if clusters is None or clusters.assignment[-1] in clusters.assignment[:-1]:

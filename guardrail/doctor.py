@@ -435,9 +435,9 @@ def _endpoint(model: BaseChatModel, plan: SamplingPlan, artifact: CalibrationArt
         if report.lacking:
             lacking, replies = report.lacking
             fault, fix = inconsistent(lacking, probes * replies), ROUTING
-        said = f". The server says: {report.said}" if report.said else ""
+        server_said = f". The server says: {report.said}" if report.said else ""
         fix = fix or "fix the server; until then every answer is held back"
-        yield Finding("endpoint", "warn" if unneeded else "fail", f"{fault}{said}", fix)
+        yield Finding("endpoint", "warn" if unneeded else "fail", f"{fault}{server_said}", fix)
         if not unneeded:
             return
     yield Finding("endpoint", "ok", "; ".join(report.lines()))
@@ -518,9 +518,9 @@ def _question(model: BaseChatModel, artifact: CalibrationArtifact, estimator: Es
     for text, fix in dropped.items():  # Gemini's and Bedrock's classes warn and leave the setting out
         yield Finding("requests", "warn", text, fix)
     if drawn.problem is not None:
-        said = server_words(recorder.error)
+        server_said = server_words(recorder.error)
         fix = _way_out(recorder.error) or "fix the cause; until then every question abstains"
-        quoted = f". The server says: {said}" if said else ""
+        quoted = f". The server says: {server_said}" if server_said else ""
         yield Finding("sampling", "fail", f"{drawn.problem.value}: {drawn.problem_detail}{quoted}", fix)
     else:
         distinct = len({(sample.text, str(sample.tool_calls)) for sample in drawn.samples})

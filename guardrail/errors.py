@@ -146,8 +146,8 @@ def require(package: str, *, extra: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        own = error.name is not None and f"{package}.".startswith(f"{error.name}.")
-        problem = f"{error.name} is not installed" if own else f"{package} cannot be imported ({error})"
+        is_missing = error.name is not None and f"{package}.".startswith(f"{error.name}.")
+        problem = f"{error.name} is not installed" if is_missing else f"{package} cannot be imported ({error})"
         way = f"Install it with: pip install 'acrc-guardrail[{extra}]', or in a clone: pip install '.[{extra}]'"
         message = f"{problem}. {way}"
         raise MissingDependencyError(message) from error

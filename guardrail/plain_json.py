@@ -29,7 +29,7 @@ _LINE_ENDS = re.compile("[\\x7f-\\x9f\\u2028\\u2029]")
 
 def quoted(text: str) -> str:
     """A text as a JSON string on one line, for prompts: nothing in it can close it and pose as the prompt around it."""
-    return _LINE_ENDS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
+    return _LINE_ENDS.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def canonical_json(
@@ -130,8 +130,8 @@ def text_fault(text: str) -> str | None:
     """The reason why a text cannot be written, or None."""
     if text.isascii() or spelled(text) == text:
         return None
-    place = next(i for i, letter in enumerate(text) if "\ud800" <= letter <= "\udfff")
-    return f"half of a surrogate pair ({spelled(text[place])}), which is not a character"
+    index = next(i for i, letter in enumerate(text) if "\ud800" <= letter <= "\udfff")
+    return f"half of a surrogate pair ({spelled(text[index])}), which is not a character"
 
 
 _LONGEST_INTEGER = 14_280

@@ -296,7 +296,8 @@ def prepared(file: RecordFile, artifact: CalibrationArtifact, *, labels: bool = 
         file, key = measure_records(file, items_measure(ItemsSpec.of(spec))), ITEMS
     elif key is None:
         measure = from_spec(spec)
-        file, key = score_records(file, [measure]), estimator_key(measure)
+        file = score_records(file, [measure])
+        key = estimator_key(measure)
     if file.header.label_rule(key) is None and labels:
         file = label_items(file) if artifact.kind == "items" else _labelled(file, artifact)
     same = file.header.label_rule(key)
@@ -343,7 +344,8 @@ def refuse_untestable(records: Sequence[Record], estimator: str) -> None:
     Raises:
         UsageError: None of them has a label, or none has a score.
     """
-    table, flag = table_of(records), items_flag(estimator)
+    table = table_of(records)
+    flag = items_flag(estimator)
     if not table.labelled(estimator).any():
         raise UsageError(f"no fresh record has a label. Run: calibrate label RECORDS{flag}")
     if np.isnan(table_of(records).scores(estimator)).all():

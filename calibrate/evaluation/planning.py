@@ -199,7 +199,8 @@ def plan(
         raise UsageError(f"sizes must be at least 1 and repetitions at least 2, got {min(sizes)} and {repetitions}.")
     if target_acceptance is not None and not 0 < target_acceptance <= 1:
         raise UsageError(f"target acceptance must be in (0, 1], got {target_acceptance}. Write 0.4 for 40 %.")
-    targets, sizes = [_target(rule, alpha, delta, population) for rule in rules], sorted(set(sizes))
+    targets = [_target(rule, alpha, delta, population) for rule in rules]
+    sizes = sorted(set(sizes))
     ceiling = population.ceiling(alpha)
     goal = ceiling / 2.0 if target_acceptance is None else target_acceptance
     accepted, rate = _simulate(population, targets, sizes, repetitions, seed, progress)

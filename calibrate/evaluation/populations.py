@@ -76,7 +76,8 @@ class Population:
                 f"a pilot of {scores.size} questions with {int(errors.sum())} wrong answers cannot stand for the "
                 f"others. Label at least {FEWEST_IN_PILOT}, some right and some wrong; a hundred say something."
             )
-        ranked, area = np.sort(scores if at is None else at), auroc_of(scores, errors) or 0.0
+        ranked = np.sort(scores if at is None else at)
+        area = auroc_of(scores, errors) or 0.0
         return cls(ranked, error_probabilities(ranked, scores, errors), 1.0 - float(errors.mean()), area)
 
     @classmethod

@@ -255,13 +255,13 @@ class EvaluationGrid(Frozen):
         """
         alpha, ax = self.cells[0].evaluation.rows[0].alpha, axis(ax)
         shown = [(cell.estimator, row) for cell in self.ranked for row in cell.evaluation.rows if row.alpha == alpha]
-        for place, (_, row) in enumerate(reversed(shown)):
+        for height, (_, row) in enumerate(reversed(shown)):
             if row.scer is None:
-                ax.annotate(" answers nothing", (0, place), va="center", color=GREY)
+                ax.annotate(" answers nothing", (0, height), va="center", color=GREY)
                 continue
             rate, spread = row.scer.value, row.scer_sd or 0.0
-            ax.plot([100 * max(0.0, rate - spread), 100 * (rate + spread)], [place, place], color=BLUE, lw=2)
-            ax.plot([100 * rate], [place], "o", color=BLUE)
+            ax.plot([100 * max(0.0, rate - spread), 100 * (rate + spread)], [height, height], color=BLUE, lw=2)
+            ax.plot([100 * rate], [height], "o", color=BLUE)
         ax.axvline(100 * alpha, color=RED, lw=1.5, ls=":", label=f"target {100 * alpha:g} %")
         names = [", ".join(filter(None, (name, row.rule))) for name, row in reversed(shown)]
         ax.set_yticks(range(len(names)), names)

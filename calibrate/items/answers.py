@@ -141,7 +141,8 @@ def _field_paths(record: Record, spec: ItemsSpec) -> set[str]:
     drawn = record.drawn
     if drawn is None or drawn.primary is None:
         return set()
-    call, paths = call_of(drawn.primary), set[str]()
+    call = call_of(drawn.primary)
+    paths = set[str]()
     read = [
         *(partial(document_of, answer, call) for answer in (drawn.primary, *drawn.samples)),
         *(partial(_gold, reference, call) for reference in record.references),
@@ -251,18 +252,19 @@ def compare_with_gold(
         UsageError: The reference is not JSON, or has more than `MOST_ITEMS` values.
         ValueError: The answer has no items.
     """
-    by_path, call = field_judges(spec, judges), call_of(answer)
+    by_path = field_judges(spec, judges)
+    call = call_of(answer)
     document = document_of(answer, call)
-    own = leaves(document, spec, by_path)
+    answer_leaves = leaves(document, spec, by_path)
     try:
         gold, tool = reference_document(reference, call)
     except ValueError as error:
         raise UsageError(f"the reference is not a JSON document ({error}): {reference[:80]!r}") from error
     if tool is not None and tool != call:
-        return ItemLabels(right=(False,) * len(own), n_reference=0)
+        return ItemLabels(right=(False,) * len(answer_leaves), n_reference=0)
     theirs = [leaf for leaf in leaves(gold, spec, by_path) if leaf.value is not ABSENT]
     expected = OtherDocument(gold, by_path)
-    return ItemLabels(right=tuple(expected.supports(leaf) for leaf in own), n_reference=len(theirs))
+    return ItemLabels(right=tuple(expected.supports(leaf) for leaf in answer_leaves), n_reference=len(theirs))
 
 
 def _labelled(file: RecordFile, records: Sequence[Record], name: str, params: Mapping[str, Any]) -> RecordFile:
@@ -320,11 +322,11 @@ def labels_by_hand(file: RecordFile, rows: Iterable[Mapping[str, Any]], name: st
     return _labelled(file, records, GIVEN, {"file": name, "sha256": sha256})
 
 
-def _by_hand(record: Record, given: Mapping[str, Any] | None, name: str) -> ItemLabels | None:
-    if record.items is None or given is None:
+def _by_hand(record: Record, labels: Mapping[str, Any] | None, name: str) -> ItemLabels | None:
+    if record.items is None or labels is None:
         return None
     paths = [item.path for item in record.items]
-    for path, label in given.items():
+    for path, label in labels.items():
         if path not in paths:
             raise UsageError(
                 f"{name} labels the item {path!r} of {record.id!r}, which has the items {', '.join(paths)}."
@@ -333,10 +335,10 @@ def _by_hand(record: Record, given: Mapping[str, Any] | None, name: str) -> Item
             raise UsageError(
                 f"{name}: the label of {path!r} of {record.id!r} must be true, false or null, got {json.dumps(label)}."
             )
-    if missing := [path for path in paths if path not in given]:
+    if missing := [path for path in paths if path not in labels]:
         # Leaving the answer out would select: those with a label for every item are the ones that were easy to judge.
         raise UsageError(
             f"{name} labels some items of {record.id!r} and not {', '.join(missing)}. Label every item of an answer; "
             "null stands for one that nobody decided, and counts as wrong."
         )
-    return ItemLabels(right=tuple(given[path] for path in paths))
+    return ItemLabels(right=tuple(labels[path] for path in paths))

@@ -1,4 +1,4 @@
-"""What a gate of items does on labelled answers: counts by answer and by field path, and what is bound to it."""
+"""What a gate of items does on labelled answers: counts by answer and by field path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import share_of
-from guardrail.items.spec import ItemFigures, ItemScores, ItemsSpec
+from guardrail.items.spec import ItemFigures
 from guardrail.notebook import Table, percent
 
 from ..data.item_columns import ItemColumns
@@ -87,17 +87,3 @@ def by_path(artifact: CalibrationArtifact, items: AnswerItems, columns: ItemColu
 
 def _pattern(path: str) -> str:
     return "/".join("*" if step.isdigit() else step for step in path.split("/")) or "(the whole answer)"
-
-
-def item_facts(artifact: CalibrationArtifact) -> list[tuple[str, str]]:
-    """Facts about the items that a gate is bound to, as name and value; none for a gate of whole answers."""
-    if not isinstance(artifact.calibration, ItemScores):
-        return []
-    spec, values = ItemsSpec.of(artifact.estimator), artifact.calibration.uncertainty
-    named = {"judges": [*spec.judges], "key fields": [*spec.keys], "optional fields": [*spec.optional]}
-    return [
-        ("items", f"at most {spec.cap} kept of an answer; version {spec.version} of splitting and support"),
-        *((name, ", ".join(paths)) for name, paths in named.items() if paths),
-        ("items not measured", f"{sum(value is None for value in values)} of {len(values)}, held back"),
-        ("undecided labels", f"{artifact.data.n_undecided}, counted as wrong"),
-    ]

@@ -8,11 +8,11 @@ import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import guarantee, nouns_of, scope_in_words
+from guardrail.items.spec import ItemScores, ItemsSpec
 from guardrail.notebook import percent
 from guardrail.outcome import Feasible
 from guardrail.sampling.follow_ups import SCORE, scorer_of
 
-from ..items.figures import item_facts
 from ..scoring.metrics import AurocInterval, auroc_interval
 
 _HIDDEN = ("diagnose", "support", "version")
@@ -20,7 +20,7 @@ _HIDDEN = ("diagnose", "support", "version")
 
 def facts(artifact: CalibrationArtifact) -> list[tuple[str, str]]:
     """The facts that the artifact binds, as labelled rows."""
-    rows = (*_made_of(artifact), *_fitted(artifact), *item_facts(artifact))
+    rows = (*_made_of(artifact), *_fitted(artifact), *_of_items(artifact))
     return [(name, value) for name, value in rows if value is not None]
 
 
@@ -65,6 +65,19 @@ def _fitted(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
     packages = ", ".join(f"{name} {version}" for name, version in artifact.made.packages.items())
     yield "made", f"{artifact.made.at} with {packages}"
     yield "digest", artifact.digest
+
+
+def _of_items(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
+    """What a gate of items is bound to; nothing for a gate of whole answers."""
+    if not isinstance(artifact.calibration, ItemScores):
+        return
+    spec = ItemsSpec.of(artifact.estimator)
+    scores = artifact.calibration.uncertainty
+    yield "items", f"at most {spec.cap} kept of an answer; version {spec.version} of splitting and support"
+    for name, paths in (("judges", spec.judges), ("key fields", spec.keys), ("optional fields", spec.optional)):
+        yield name, ", ".join(paths) or None
+    yield "items not measured", f"{sum(score is None for score in scores)} of {len(scores)}, held back"
+    yield "undecided labels", f"{artifact.data.n_undecided}, counted as wrong"
 
 
 def _plan(artifact: CalibrationArtifact) -> str:

@@ -123,14 +123,8 @@ class Report:
     ) -> Report:
         """Divide the records into those of the fit and those that test the promise, and test it; see `write_report`.
 
-        Args:
-            artifact: The artifact.
-            records: The records it was fitted on, perhaps with others.
-            estimator: Key of its estimator in the records.
-            test: Labelled records it was not fitted on.
-            alone: The command that calibrates on the test records alone.
-            found: What the records say about the fit, for the warnings.
-            told: The test and the words that the terminal has shown, so that the page says the same; None to make them.
+        ``found`` is what the records say about the fit, for the warnings; ``told`` are the test and the words that the
+        terminal has shown, so that the page says the same (None to make them).
         """
         _require_scores(artifact, records, estimator)
         fitted, others = calibration_part(artifact, records)

@@ -35,8 +35,8 @@ def capital(z: ArrayLike, most: float, delta: float = 0.1, planned: int | None =
     over time the last number planned, so that earlier stakes do not move. Returns shape (units, thresholds).
     """
     check_share("delta", delta)
-    given = np.asarray(z, dtype=np.float64)
-    gain = -given.reshape(len(given), -1) / most
+    values = np.asarray(z, dtype=np.float64)
+    gain = -values.reshape(len(values), -1) / most
     if not (gain >= -1 - TOLERANCE).all():
         raise UsageError(f"Z must be at most {most:g} in every unit, and not NaN. Check `most`.")
     before = np.vstack([np.zeros((1, gain.shape[1])), gain[:-1]])
@@ -117,10 +117,10 @@ def certified_groups(
     if len(group) != at.n:
         raise UsageError(f"group must name the group of each of the {at.n} items, got {len(group)} names.")
     names = sorted(set(group), key=lambda name: hashlib.sha256(str(name).encode()).digest())
-    place = {name: number for number, name in enumerate(names)}
+    code_of = {name: number for number, name in enumerate(names)}
     order = np.argsort(np.asarray(u, dtype=np.float64), kind="stable")
     # The group of each item, and its label, in the order of the scores.
-    code = np.array([place[name] for name in group], dtype=np.int64)[order]
+    code = np.array([code_of[name] for name in group], dtype=np.int64)[order]
     errors = np.asarray(wrong).astype(np.int64)[order]
     if begin is None:
         reach = _reach(at, code, len(names), most)

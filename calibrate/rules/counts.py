@@ -102,8 +102,8 @@ class Counts:
     def accepted(self, threshold: float) -> tuple[int, int]:
         """Units that a threshold accepts, and errors among them."""
         # side="right", because the gate accepts a score equal to the threshold.
-        place = int(np.searchsorted(self.threshold, threshold, side="right"))
-        return (int(self.k[place - 1]), int(self.e[place - 1])) if place else (0, 0)
+        thresholds = int(np.searchsorted(self.threshold, threshold, side="right"))
+        return (int(self.k[thresholds - 1]), int(self.e[thresholds - 1])) if thresholds else (0, 0)
 
     def from_share(self, share: float) -> int:
         """Index of the first threshold that accepts this share of all units; the number of thresholds if none does."""

@@ -142,9 +142,9 @@ def take_path(abstention: Abstention) -> Steps[AIMessage]:
         elif isinstance(path, FullHandler):
             reply = yield from path.steps(abstention.copied)
         elif callable(path):
-            given = abstention.copied
-            more = (given.messages,) if _takes_messages(path) else ()
-            reply = yield user_call("on_abstain", path, given.verdict, *more)
+            handed = abstention.copied
+            more = (handed.messages,) if _takes_messages(path) else ()
+            reply = yield user_call("on_abstain", path, handed.verdict, *more)
         return _handed_off(path, abstention.answer(reply))
 
 

@@ -309,11 +309,11 @@ class Assessor:
             blanks.append(has_blank(text))
             return normal_form(text)
 
-        own, alike = draw_of(noting_blanks), draw_of(letters_of)
+        draw, alike = draw_of(noting_blanks), draw_of(letters_of)
         kind = "blank" if any(blanks) else "plain"
-        first, key = (yield from alike.add("first", f"{kind} {own.key}")).split()
-        if kind == "plain" and (first == "plain" or (yield from alike.add("plain", own.key)) != own.key):
-            return own
+        first, key = (yield from alike.add("first", f"{kind} {draw.key}")).split()
+        if kind == "plain" and (first == "plain" or (yield from alike.add("plain", draw.key)) != draw.key):
+            return draw
         return Draw(self.draws, key)
 
     def _decide(self, drawn: SampleSet, settled: Mapping[str, Uncertainty]) -> Steps[dict[str, Verdict]]:

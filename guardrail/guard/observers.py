@@ -73,14 +73,14 @@ class Observers:
     functions: tuple[Observer, ...] = ()
 
     @classmethod
-    def of(cls, given: Any) -> Observers:
+    def of(cls, hooks: Any) -> Observers:
         """One observer or switch, several, or None.
 
         Raises:
             UsageError: Something else.
         """
-        alone = given is None or isinstance(given, SafetySwitch) or callable(given) or not isinstance(given, Iterable)
-        listed = () if given is None else (given,) if alone else tuple(given)
+        alone = hooks is None or isinstance(hooks, SafetySwitch) or callable(hooks) or not isinstance(hooks, Iterable)
+        listed = () if hooks is None else (hooks,) if alone else tuple(hooks)
         functions = tuple(each for each in listed if not isinstance(each, SafetySwitch))
         for observer in functions:
             if not callable(observer):
@@ -121,12 +121,12 @@ class Observers:
         """
         if self.switches:
             verdict = yield user_call("on_verdict", _hold_if_suspended, verdict, self.switches)
-        for place, observer in enumerate(self.functions):
+        for index, observer in enumerate(self.functions):
             before = verdict
             verdict = yield from _observed(observer, before, messages)
             if verdict.passes != before.passes:
                 # Monitors that compare scores have counted this one.
-                for earlier in (observer for observer in self.functions[:place] if not _needs_scores(observer)):
+                for earlier in (observer for observer in self.functions[:index] if not _needs_scores(observer)):
                     yield from _observed(earlier, verdict, messages)
         return verdict
 

@@ -64,11 +64,11 @@ class ItemsMeasure:
         if (fault := text_fault(json_text(document))) is not None:
             return Missing(Unmeasured.UNREADABLE, f"the answer has no fields: it holds {fault}")
         try:
-            own = leaves(document, self.spec, self.judges)
+            answer_leaves = leaves(document, self.spec, self.judges)
         except Exception as error:  # a judge may be the user's code, and says which entries of a list are equal
             return Missing(Unmeasured.JUDGE_FAILED, f"a field's judge failed: {type(error).__name__}")
         others = [self._document_or_none(sample, call) for sample in drawn.samples]
-        return tuple(_item(leaf, others) for leaf in own)
+        return tuple(_item(leaf, others) for leaf in answer_leaves)
 
     def _document_or_none(self, sample: Sample, call: str | None) -> OtherDocument | None:
         try:

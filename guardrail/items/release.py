@@ -38,8 +38,8 @@ def release(answer: Sample, items: Sequence[ItemVerdict], edits: Mapping[str, st
             return judged
         (call,) = judged.tool_calls
         left = _left(call.arguments, items, {path: _argument(text) for path, text in edits.items()})
-        own = ToolCall(name=call.name, arguments=left if isinstance(left, dict) else {})
-        return judged.model_copy(update={"tool_calls": (own,), **_NO_TOKENS})
+        released_call = ToolCall(name=call.name, arguments=left if isinstance(left, dict) else {})
+        return judged.model_copy(update={"tool_calls": (released_call,), **_NO_TOKENS})
     document = read_json(answer.comparable)
     if whole:
         # Words before a code fence are no item, so nothing has measured them.

@@ -77,8 +77,8 @@ def measured(uncertainties: Iterable[float | None], cap: int) -> list[float]:
         One for each item, in the same order.
     """
     values = [math.inf if value is None or not math.isfinite(value) else float(value) for value in uncertainties]
-    for place in sorted(range(len(values)), key=values.__getitem__)[cap:]:
-        values[place] = math.inf
+    for index in sorted(range(len(values)), key=values.__getitem__)[cap:]:
+        values[index] = math.inf
     return values
 
 

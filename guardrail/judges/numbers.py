@@ -99,7 +99,7 @@ def parse_number(text: str) -> Number | None:
     words, marks, normal = read(_LEFT_SIDE.sub("", written(_without_latex(text))))
     if normal in CARDINALS:
         return Number(Fraction(CARDINALS[normal]))
-    places = [place for place, word in enumerate(words) if has_digit(word)]
+    places = [index for index, word in enumerate(words) if has_digit(word)]
     match = _NUMBER.fullmatch(words[places[0]]) if len(places) == 1 else None
     if match is None or not set(marks) <= {match[0]}:
         return None

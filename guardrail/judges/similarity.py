@@ -114,8 +114,8 @@ class GuardedJaccard(Similarity):
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Overlap of own words behind the guards."""
-        own = {text: own_words(question, text) for pair in pairs for text in pair}
-        return [_overlap(own[a], own[b], a, b) if agree(a, b) else 0.0 for a, b in pairs]
+        words_of = {text: own_words(question, text) for pair in pairs for text in pair}
+        return [_overlap(words_of[a], words_of[b], a, b) if agree(a, b) else 0.0 for a, b in pairs]
 
 
 @dataclass(frozen=True, slots=True)

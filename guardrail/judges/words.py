@@ -136,15 +136,15 @@ def _folded(core: str, before: list[str]) -> list[str]:
     """The words of a chunk of prose. Letters behind a number may be a unit, in which case counts: 5 mW is not 5 MW."""
     if core.casefold().endswith("n't"):
         return {"can't": ["cannot"], "won't": ["will", "not"]}.get(core.casefold(), [fold(core[:-3]), "not"])
-    found = []
+    folded = []
     for word in _JOINT.split(core):
         if word in ("a", "A"):
-            found.append("A")  # not an article
+            folded.append("A")  # not an article
         elif word[0].isalpha() and (len(word) > 3 or not before or not before[0][-1].isdecimal()):
-            found.append(fold(word))
+            folded.append(fold(word))
         else:
-            found.append(re.sub(r"^(\D?\d+)\.0+$", r"\1", re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", word)))
-    return found
+            folded.append(re.sub(r"^(\D?\d+)\.0+$", r"\1", re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", word)))
+    return folded
 
 
 def normalise(text: str) -> str:
@@ -194,7 +194,7 @@ def is_refusal(text: str) -> bool:
 
     A refusal that is missed is one more meaning; an answer taken for a refusal would be lost.
     """
-    said = frozenset(read(text).words)
-    refuses = said & _REFUSES or (said & _ACTS and said & (NEGATIONS | {"refuse", "decline"}))
-    by_someone = len(said) <= 3 or not said.isdisjoint(("i", "we"))
-    return bool(refuses) and by_someone and said <= _REFUSES | _ACTS | _BESIDE | NEGATIONS
+    words = frozenset(read(text).words)
+    refuses = words & _REFUSES or (words & _ACTS and words & (NEGATIONS | {"refuse", "decline"}))
+    by_someone = len(words) <= 3 or not words.isdisjoint(("i", "we"))
+    return bool(refuses) and by_someone and words <= _REFUSES | _ACTS | _BESIDE | NEGATIONS

@@ -62,11 +62,11 @@ def prompt_content(
         hide_system: Leave the text of the system message out.
         form: The form in which texts are compared.
     """
-    last = max((place for place, message in enumerate(messages) if role_of(message) == "human"), default=-1)
+    last = max((index for index, message in enumerate(messages) if role_of(message) == "human"), default=-1)
     content = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         role = role_of(message)
-        text = question if question is not None and place == last else str(message.text)
+        text = question if question is not None and index == last else str(message.text)
         # Only the model calls tools: a call on another message reaches no model, so that it makes no other question.
         made = getattr(message, "tool_calls", ()) if role == "ai" else ()
         calls = [(call["name"], _seen(call["args"], form)) for call in made]

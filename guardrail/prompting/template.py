@@ -35,12 +35,12 @@ class Template:
 
     def filled(self, texts: Mapping[str, str]) -> str:
         """The text with those of its slots, in one pass: a slot's text may look like a slot."""
-        return "".join(texts[part] if place % 2 else part for place, part in enumerate(self._parts))
+        return "".join(texts[part] if index % 2 else part for index, part in enumerate(self._parts))
 
     def escaped(self) -> str:
         """The template for `str.format`: other braces are doubled."""
         parts = [part.replace("{", "{{").replace("}", "}}") for part in self._parts]
-        return "".join(f"{{{part}}}" if place % 2 else part for place, part in enumerate(parts))
+        return "".join(f"{{{part}}}" if index % 2 else part for index, part in enumerate(parts))
 
     def values(self, text: str) -> dict[str, str] | None:
         """The text of each slot in a text, found in linear time; None if the text does not fit.

@@ -87,10 +87,11 @@ def make_calls(
     Raises:
         UsageError: The model does not take a setting (`guardrail.sampling.call_settings.carried`).
     """
-    ready, ambient = with_settings(model, (call.params for call in calls)), _ambient(callbacks)
+    ready = with_settings(model, (call.params for call in calls))
+    ambient = _ambient(callbacks)
 
-    def make(place: int) -> Steps[Reply]:
-        call, (quiet, params) = calls[place], ready[place]
+    def make(index: int) -> Steps[Reply]:
+        call, (quiet, params) = calls[index], ready[index]
         remembered = yield from draw.piece(call.piece)
         if remembered is not None:
             return Reply(remembered)
@@ -294,5 +295,6 @@ def cost_of(message: AIMessage) -> Cost:
 def failed(error: Exception, question: str = "", *, calls: int = 1) -> SampleSet:
     """The set of a call that raised, and may count as so many calls."""
     detail = describe_error(error, asking=True)
-    cost, cause = Cost(calls=calls), cause_of(error)
+    cost = Cost(calls=calls)
+    cause = cause_of(error)
     return SampleSet(question=question, primary=None, cost=cost, problem=cause, problem_detail=detail)

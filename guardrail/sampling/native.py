@@ -134,13 +134,13 @@ def request_seed(plan: SamplingPlan, messages: Iterable[BaseMessage], part: int 
     seed = _seed(plan.seed, read)
     if not part:
         return seed
-    own = int.from_bytes(hashlib.sha256(f"{seed}/wave {part}".encode()).digest()[:8], "big") >> 1
-    return _seed(own, read)
+    seed_of_part = int.from_bytes(hashlib.sha256(f"{seed}/wave {part}".encode()).digest()[:8], "big") >> 1
+    return _seed(seed_of_part, read)
 
 
-def call_seed(seed: int, place: int) -> int:
+def call_seed(seed: int, number: int) -> int:
     """A 31-bit seed for one call of a request: many servers refuse larger ones."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{place}".encode()).digest()[:4], "big") >> 1
+    return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:4], "big") >> 1
 
 
 def _seed(base: int, messages: Iterable[BaseMessage]) -> int:

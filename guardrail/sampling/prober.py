@@ -292,7 +292,9 @@ def _by_langchain(model: BaseChatModel, call: ProbeCall) -> Steps[ProbeReply]:
 
 def _invocation(model: BaseChatModel, call: ProbeCall, params: Mapping[str, Any]) -> Effect:
     ((quiet, settings),) = with_settings(model, [params])
-    bound, prompt, config = quiet.bind(**settings), [HumanMessage(call.prompt)], RunnableConfig(callbacks=[])
+    bound = quiet.bind(**settings)
+    prompt = [HumanMessage(call.prompt)]
+    config = RunnableConfig(callbacks=[])
     return Effect(partial(bound.invoke, prompt, config), partial(bound.ainvoke, prompt, config))
 
 
@@ -346,19 +348,19 @@ def listed_tokens(items: Sequence[Any]) -> tuple[tuple[tuple[str, float], ...], 
     """
     first: tuple[tuple[str, float], ...] = ()
     argmax: bool | None = True if items else None
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         try:
             alternatives = [(str(other["token"]), float(other["logprob"])) for other in item.get("top_logprobs") or ()]
-            own = float(item["logprob"])
+            logprob = float(item["logprob"])
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             # One malformed place makes the whole list untrustworthy.
             return (), None
         listed = tuple((token, value) for token, value in alternatives if is_logprob(value))
-        if place == 0:
+        if index == 0:
             first = listed
-        if not listed or not is_logprob(own):
+        if not listed or not is_logprob(logprob):
             argmax = None
         # None stays None: one place without alternatives leaves the question open.
-        elif argmax is not None and max(value for _, value in listed) > own + TIE:
+        elif argmax is not None and max(value for _, value in listed) > logprob + TIE:
             argmax = False
     return first, argmax

@@ -163,8 +163,12 @@ class Sampler:
             )
         calls = self._calls(prompts)
         replies = yield from make_calls(self.model, calls, self.callbacks, self.max_concurrency, self.memory)
-        each, pairs = len(calls) // len(prompts), list(zip(calls, replies, strict=True))
-        return [_sample_set(messages, pairs[i * each : (i + 1) * each]) for i, messages in enumerate(prompts)]
+        calls_of_prompt = len(calls) // len(prompts)
+        pairs = list(zip(calls, replies, strict=True))
+        return [
+            _sample_set(messages, pairs[i * calls_of_prompt : (i + 1) * calls_of_prompt])
+            for i, messages in enumerate(prompts)
+        ]
 
     def _natively(self, model: NativeSampler, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         """The sets of a native sampler: the parts that have arrived, and one call for what they lack."""

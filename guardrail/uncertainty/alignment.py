@@ -69,7 +69,7 @@ def words(sample: Sample) -> tuple[Span, ...]:
     costs: list[list[float]] = [[] for _ in places]
     for (start, end), logprob in zip(extents, sample.logprobs or (), strict=True):
         # A token often begins with the space before its word; the space must not give it to the word before.
-        first = next((place for place in range(start, end) if not text[place].isspace()), start)
+        first = next((index for index in range(start, end) if not text[index].isspace()), start)
         word = next((i for i, (_, stop) in enumerate(places) if first < stop), len(places) - 1)
         costs[word].append(-logprob)
     return tuple(Span(start, end, total(cost)) for (start, end), cost in zip(places, costs, strict=True))
@@ -141,8 +141,8 @@ def characters(sample: Sample) -> tuple[tuple[int, int], ...]:
     # Tokens spell the text with its white space, and places are counted in the stripped text.
     before = len(spelled) - len(spelled.lstrip())
 
-    def inside(place: int) -> int:
-        return min(max(place - before, 0), len(text))
+    def inside(position: int) -> int:
+        return min(max(position - before, 0), len(text))
 
     return tuple((inside(start), inside(end)) for start, end in extents)
 

@@ -144,10 +144,10 @@ class Estimator:
 
     def __post_init__(self) -> None:
         for role, base in (("judge", Judge), ("similarity", Similarity), ("entailment", Entailment)):
-            given = getattr(self, role)
-            if given is not None and not (isinstance(given, base) and given.role == role):
+            member = getattr(self, role)
+            if member is not None and not (isinstance(member, base) and member.role == role):
                 raise UsageError(
-                    f"the base class of {role} must be guardrail.judges.{base.__name__}, got a {type(given).__name__}."
+                    f"the base class of {role} must be guardrail.judges.{base.__name__}, got a {type(member).__name__}."
                 )
 
     @property

@@ -103,7 +103,7 @@ def kernel_language_entropy(evidence: Evidence) -> float:
     nodes = {row: W.index(row) for row in sorted(counts)}
     import numpy as np  # as in `_spectrum`
 
-    values, vectors = _spectrum(tuple(tuple(row[place] for place in nodes.values()) for row in nodes))
+    values, vectors = _spectrum(tuple(tuple(row[column] for column in nodes.values()) for row in nodes))
     K = (vectors * np.exp(-HEAT_TIME * values)) @ vectors.T
     scale = np.sqrt([counts[row] / len(W) for row in nodes] / np.diag(K))
     shares = np.linalg.eigvalsh(scale[:, None] * K * scale[None, :])

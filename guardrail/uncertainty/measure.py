@@ -68,7 +68,8 @@ def measure_stream(
         seen: Receives the evidence that formulas read.
     """
     wholes = [(whole, [(part, _readings(part)) for part in expanded([whole])]) for whole in estimators]
-    judging, begun = _Pass(), list[list[_End]]()
+    judging = _Pass()
+    begun = list[list[_End]]()
     for drawn in drawns:
         begin = partial(_begin, drawn, plan, judging, {}, seen)
         begun.append([_whole(drawn, whole, [begin(whole, *each) for each in parts]) for whole, parts in wholes])

@@ -26,7 +26,9 @@ def samples_of(calls: float) -> int:
         UsageError: Not one of `CALLS`.
     """
     if calls not in CALLS:
-        raise UsageError(f"calls must be one of {', '.join(f'{own:g}' for own in CALLS)}, got {calls:g}. Or give n.")
+        raise UsageError(
+            f"calls must be one of {', '.join(f'{known:g}' for known in CALLS)}, got {calls:g}. Or give n."
+        )
     return CALLS[calls]
 
 

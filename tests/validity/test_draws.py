@@ -132,7 +132,7 @@ def test_retries_after_failures_accept_nothing_that_an_undisturbed_call_would_no
     )
     once = undisturbed(staged=False)
     assert answered <= once
-    assert len(answered) > 0.9 * len(once)
+    assert len(answered) > 0.9 * len(once)  # one of eleven calls fails three times for .011 of the questions
     assert error_rate(answered) < error_rate(once) + 0.01
     assert set(model.given.values()) == {1}  # no call that gave an answer was made again
 
@@ -168,7 +168,7 @@ def test_a_clock_in_a_slot_is_no_reason_to_draw_again() -> None:
     assert with_a_clock(6) == with_a_clock(1)
     answered, once = with_a_clock(6, rate=0.1, staged=False), undisturbed(staged=False)
     assert answered <= once
-    assert len(answered) > 0.95 * len(once)
+    assert len(answered) > 0.95 * len(once)  # one of eleven calls fails six times for .00001 of them
 
 
 def test_negative_control_a_clock_selects_if_it_makes_another_question() -> None:

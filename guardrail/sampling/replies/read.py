@@ -69,14 +69,14 @@ def without_thought(text: str) -> str:
 def only_readable(drawn: SampleSet) -> SampleSet:
     """The set without the replies that cannot be judged and given out unchanged; its ``problem`` says how many."""
     primary, samples = drawn.primary, drawn.samples
-    replies = [(place, reply) for place, reply in enumerate((primary, *samples)) if reply is not None]
-    faulty = {place: (reply, fault) for place, reply in replies if (fault := _fault_of(reply)) is not None}
+    replies = [(index, reply) for index, reply in enumerate((primary, *samples)) if reply is not None]
+    faulty = {index: (reply, fault) for index, reply in replies if (fault := _fault_of(reply)) is not None}
     if not faulty:
         return drawn
     first = next(fault for _, fault in faulty.values())
     detail = f"{len(faulty)} of {len(replies)} replies are unreadable: {first}"
     of_the_server = all(is_broken_off(reply.finish_reason) for reply, _ in faulty.values())
-    kept = tuple(sample for place, sample in enumerate(samples, start=1) if place not in faulty)
+    kept = tuple(sample for index, sample in enumerate(samples, start=1) if index not in faulty)
     problem = drawn.problem or Unmeasured.MODEL_FAILED if of_the_server else None
     return _unread(drawn, detail, problem, primary=None if 0 in faulty else primary, samples=kept)
 

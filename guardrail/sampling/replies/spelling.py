@@ -75,13 +75,13 @@ def _apart_from_space(letters: str, pieces: Sequence[tuple[str, bool]]) -> tuple
     """
     # Integers as sets of bits: all positions advance with one shift, however ambiguous the text is.
     places: dict[str, int] = {}
-    for place, letter in enumerate(letters):
-        places[letter] = places.get(letter, 0) | 1 << place
+    for index, letter in enumerate(letters):
+        places[letter] = places.get(letter, 0) | 1 << index
     wide = sum(at for letter, at in places.items() if not letter.isascii())
     counts, whole, last = 1, 1 << len(letters), None
-    for place, (piece, pending) in enumerate(pieces):
+    for index, (piece, pending) in enumerate(pieces):
         complete = bool(counts & whole)
-        spelled = piece + BROKEN * (pending and place == len(pieces) - 1)
+        spelled = piece + BROKEN * (pending and index == len(pieces) - 1)
         for at, letter in enumerate(spelled):
             if letter.isspace():
                 continue
@@ -90,10 +90,10 @@ def _apart_from_space(letters: str, pieces: Sequence[tuple[str, bool]]) -> tuple
                 onwards |= counts & (wide << 1)
             if not onwards:
                 within = not complete and counts & whole
-                return (place + 1, len(spelled) - at) if within else None if last is None else (last, 0)
+                return (index + 1, len(spelled) - at) if within else None if last is None else (last, 0)
             counts = onwards
         if spelled.strip() and counts & whole:
-            last = place + 1
+            last = index + 1
     return None if last is None else (last, 0)
 
 
