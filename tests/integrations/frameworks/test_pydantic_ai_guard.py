@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,7 @@ def agent(model: Model, **options: Any) -> Agent[Any, Any]:
 
 
 async def test_a_sure_answer_is_given_out_and_all_tokens_are_counted() -> None:
+    """Who pays for the samples must see them in the run's usage."""
     inner = Scripted(SURE_TEXT)
     result = await agent(guarded(inner)).run("Capital of France?")
     assert result.output == "Paris"
@@ -170,6 +171,7 @@ async def test_a_sure_answer_is_given_out_and_all_tokens_are_counted() -> None:
 
 
 async def test_what_the_inner_model_is_asked_is_the_request_with_the_plans_settings() -> None:
+    """A sample of another request would measure another answer."""
     inner = Scripted(SURE_TEXT)
     settings = ModelSettings(timeout=5.0)
     before = copy.deepcopy(settings)
@@ -188,6 +190,7 @@ async def test_what_the_inner_model_is_asked_is_the_request_with_the_plans_setti
 
 
 async def test_an_unsure_answer_abstains_and_the_candidate_is_nowhere() -> None:
+    """The user, and every later turn, would read the answer that was held back."""
     result = await agent(guarded(Scripted(UNSURE_TEXT), abstain_message="Not sure.")).run("Capital of Atlantis?")
     assert result.output == "Not sure."
     assert b"Rome" not in result.all_messages_json()
@@ -207,6 +210,8 @@ def refusing(guarded_agent: Agent[Any, Any], text: str) -> Agent[Any, Any]:
 
 @pytest.mark.parametrize("inline", [True, False])
 async def test_a_retry_asks_nothing_again_that_was_abstained_on(inline: bool) -> None:
+    """A validator that is not content with the abstention would draw until the gate accepts."""
+
     class Profiled(Scripted):
         @property
         def profile(self) -> Any:
@@ -224,12 +229,14 @@ async def test_a_retry_asks_nothing_again_that_was_abstained_on(inline: bool) ->
 
 
 async def test_a_retry_after_anything_else_is_a_request_with_another_prompt() -> None:
+    """The note that asks again was in no calibration prompt."""
     guarded_agent = refusing(agent(guarded(Scripted(SURE_TEXT), abstain_message="Not sure."), retries=5), "Paris")
     with pytest.raises(ArtifactMismatchError, match="system message differs"):  # pydantic-ai adds a note about it
         await guarded_agent.run("?")
 
 
 async def test_a_retry_after_an_empty_answer_draws_nothing() -> None:
+    """An empty answer is an abstention like any other."""
     inner = Scripted(["", "a"])
     guarded_agent = refusing(agent(guarded(inner, abstain_message="Not sure."), retries=5), "Not sure.")
     with pytest.raises(AbstainedError):
@@ -238,6 +245,7 @@ async def test_a_retry_after_an_empty_answer_draws_nothing() -> None:
 
 
 async def test_an_abstention_that_is_raised_is_not_retried() -> None:
+    """The agent's own retries would draw until the gate accepts."""
     inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])
     with pytest.raises(AbstainedError):
         await agent(guarded(inner, on_abstain="raise"), retries=5).run("?")
@@ -254,20 +262,27 @@ class Insisting(AbstractCapability[Any]):
         return response
 
 
-@pytest.mark.parametrize("again", ["attempt", "run", "another agent"])
-async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_again(again: str) -> None:
-    inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])  # certain of Rome when asked again
+def certain_when_asked_again() -> Scripted:
+    return Scripted([*UNSURE_TEXT, *["Rome"] * 20])
+
+
+async def test_asking_again_within_a_run_gets_the_abstention_again() -> None:
+    """Drawing until the gate accepts would void the artifact's promise."""
+    inner = certain_when_asked_again()
+    guard = GuardCapability(artifact_for(inner), on_abstain="message", **OPTIONS)
+    result = await agent(inner, capabilities=[guard, Insisting()]).run("?")
+    assert (result.output, len(inner.calls)) == ("Not sure.", N + 1)
+
+
+@pytest.mark.parametrize("how_many", [1, 2])
+async def test_asking_again_in_another_run_gets_the_abstention_again(how_many: int) -> None:
+    """Applications make an agent for each request, and a client that is not content asks again."""
+    inner = certain_when_asked_again()
     calibrated = artifact_for(inner)
-
-    def new_agent() -> Agent[Any, Any]:
-        others = [Insisting()] if again == "attempt" else []
-        guard = GuardCapability(calibrated, on_abstain="message", **OPTIONS)
-        return agent(inner, capabilities=[guard, *others])
-
-    first = new_agent()
-    result = await first.run("?")
-    if again != "attempt":
-        result = await (first if again == "run" else new_agent()).run("?")
+    guards = [GuardCapability(calibrated, on_abstain="message", **OPTIONS) for _ in range(how_many)]
+    agents = [agent(inner, capabilities=[guard]) for guard in guards]
+    for asked in (agents[0], agents[-1]):
+        result = await asked.run("?")
     assert (result.output, len(inner.calls)) == ("Not sure.", N + 1)
 
 
@@ -283,6 +298,7 @@ async def test_a_question_is_drawn_once_however_many_models_other_agents_use(mon
 
 
 async def test_a_later_question_is_asked_after_an_abstention() -> None:
+    """One abstention must not silence the rest of the conversation."""
     inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])
     guarded_agent = agent(guarded(inner, abstain_message="Not sure."))
     earlier = await guarded_agent.run("?")
@@ -292,6 +308,7 @@ async def test_a_later_question_is_asked_after_an_abstention() -> None:
 
 @pytest.mark.parametrize("sure", [True, False])
 async def test_a_stream_begins_after_the_verdict_and_holds_the_accepted_candidate_only(sure: bool) -> None:
+    """The user would read an answer that is then held back."""
     inner = Scripted(["Paris is it"] if sure else UNSURE_TEXT)
     guarded_agent = agent(guarded(inner, abstain_message="Not sure."))
     deltas, calls_at_first = [], None
@@ -353,6 +370,7 @@ class Bank:
 
 
 def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
+    """Samples that say 5 and 5.0 agree; counted apart, a sure payment would wait."""
     for proposals in (SURE, SPELLED):
         bank = Bank(Scripted(proposals, ["Done"]), on_abstain="review")
         assert (bank.run("Pay 5").output, bank.paid) == ("Done", [5])
@@ -360,11 +378,13 @@ def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
 
 
 def test_without_a_person_an_unsure_call_is_not_even_proposed() -> None:
+    """A call in the conversation would be run by the application or another agent."""
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="message", abstain_message="Not sure.")
     assert (bank.run("Pay 5").output, bank.paid) == ("Not sure.", [])
 
 
 def test_exempt_tools_run_and_others_are_judged_by_their_own_artifacts() -> None:
+    """A threshold for one tool promises nothing for another."""
     for proposals, paid in ((SURE, [5]), (UNSURE, []), ([("quote", {"amount": n}) for n in (5, 50, 500, 55, 505)], [])):
         inner = Scripted(proposals, ["Done"])
         bank = Bank(inner, on_abstain="review")
@@ -450,9 +470,10 @@ class ByItsToolAlone(AtTheToolset):
 def test_a_call_that_was_changed_after_the_verdict_does_not_run(
     other: Any, proposals: list[Reply], first: bool
 ) -> None:
+    """A person or a gate accepted another payment. The order in the list does not matter."""
     bank = Bank(Scripted(proposals, ["Done"]), other, on_abstain="review")
-    if first:  # the order in the list does not matter: the guard asks for the innermost place
-        bank.agent = bank._agent(bank.inner, capabilities=[other, bank.guard])
+    capabilities = [other, bank.guard] if first else [bank.guard, other]
+    bank.agent = bank._agent(bank.inner, capabilities=capabilities)
     assert (bank.run("Pay 5").output, bank.paid) == ("Done", [])
 
 
@@ -464,6 +485,8 @@ def test_arguments_are_compared_strictly() -> None:
 
 
 def test_a_capability_that_changes_nothing_lets_a_judged_call_run() -> None:
+    """Hooks that only watch would stop every payment."""
+
     class Watching(AbstractCapability[Any]):
         async def before_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
             return dict(args)
@@ -493,6 +516,7 @@ def tool_return(bank: Bank) -> str:
 
 @pytest.mark.parametrize("kind", OUTCOMES)
 def test_a_person_approves_edits_rejects_or_responds(kind: str, tmp_path: Path) -> None:
+    """What the person says must happen to the payment, and the model must read it."""
     decision, paid, expected_start = OUTCOMES[kind]
     store = tmp_path / "verdicts.sqlite"
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
@@ -511,6 +535,7 @@ def test_a_person_approves_edits_rejects_or_responds(kind: str, tmp_path: Path) 
 
 
 async def test_a_run_that_fails_after_the_decision_can_be_resumed_again(tmp_path: Path) -> None:
+    """A tool that was down would lose the decision."""
     store = ReviewStore(tmp_path / "reviews.db")
     bank = await asyncio.to_thread(Bank, Scripted(UNSURE, ["Done"]), on_abstain="review")
     bridge, result = ReviewBridge(store), await bank.agent.run("Pay 5")
@@ -534,6 +559,7 @@ def test_an_approved_call_runs_as_it_was_judged_or_as_the_person_edited_it(
 
 
 def test_an_approved_call_is_not_changed_on_its_way_to_the_tool() -> None:
+    """The person approved another payment."""
     bank = Bank(Scripted(UNSURE, ["Done"]), AtTheTool(), on_abstain="review")
     for decision in (True, ToolApproved(override_args={"amount": 7})):
         assert resumed_with(bank, bank.run("Pay 5"), decision).output == "Done"
@@ -566,17 +592,20 @@ class Outside:
 
 
 def test_a_held_call_of_an_external_tool_is_not_given_to_the_application() -> None:
+    """The application runs what it is given, without a verdict."""
     assert asyncio.run(Outside(Scripted(UNSURE)).agent.run("Pay 5")).output == "Not sure."
     accepted = asyncio.run(Outside(Scripted(SURE)).agent.run("Pay 5")).output
     assert [call.args for call in accepted.calls] == [{"amount": 5}]
 
 
 def test_nor_is_one_that_was_changed_after_the_verdict() -> None:
+    """The judged call was another one."""
     with pytest.raises(UnexpectedModelBehavior):
         asyncio.run(Outside(Scripted(SURE), InTheResponse(args={"amount": 5000})).agent.run("Pay 5"))
 
 
 def test_another_model_cannot_go_round_the_capability() -> None:
+    """A model that is passed to one run was never calibrated."""
     bank = Bank(Scripted(SURE, ["Done"]))
 
     class Other(Scripted):
@@ -590,6 +619,8 @@ def test_another_model_cannot_go_round_the_capability() -> None:
 
 
 async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> None:
+    """Its answer would go out without a verdict."""
+
     class Answering(AbstractCapability[Any]):
         def get_wrapper_model(self, model: Model) -> Model:
             return Scripted(["Unjudged"])
@@ -609,6 +640,7 @@ async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> N
 
 
 def test_the_user_gets_the_persons_text_and_the_call_does_not_run() -> None:
+    """The model would rephrase the text, and could propose the payment again."""
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
     result = bank.run("Pay what I owe")
     (value,) = asyncio.run(bank.guard.review_requests(result))
@@ -619,6 +651,8 @@ def test_the_user_gets_the_persons_text_and_the_call_does_not_run() -> None:
 
 
 def test_where_the_output_is_no_text_a_person_cannot_answer_the_user() -> None:
+    """The application reads an object."""
+
     def pay(amount: int) -> str:
         raise AssertionError("nothing runs")
 
@@ -658,6 +692,7 @@ def picture(data: bytes) -> BinaryContent:
 
 
 async def test_the_reviewer_sees_results_of_tools_and_that_there_is_a_picture() -> None:
+    """Without what the agent read, a person could not tell whether the answer is right."""
     inner = Scripted([("look", {"city": "Oslo"})], UNSURE_TEXT)
 
     def looking(model: Model, **options: Any) -> Agent[Any, Any]:
@@ -693,6 +728,7 @@ async def test_another_picture_is_another_question() -> None:
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("kind", REVIEWED)
 async def test_a_person_decides_about_a_held_back_answer(kind: str, streamed: bool, tmp_path: Path) -> None:
+    """Nothing of a held-back answer may be seen before the decision, and nothing is drawn after it."""
     decision, expected = REVIEWED[kind]
     store, picture = tmp_path / "verdicts.sqlite", BinaryContent(b"png", media_type="image/png")
     guard, guarded_agent = answering(inner := Scripted(UNSURE_TEXT), verdicts=VerdictStore(store))
@@ -717,6 +753,7 @@ async def test_a_person_decides_about_a_held_back_answer(kind: str, streamed: bo
 
 
 async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns() -> None:
+    """A model that saw such a call would imitate it."""
     guard, guarded_agent = answering(inner := Scripted(UNSURE_TEXT))
     result = await guarded_agent.run("Capital of Atlantis?")
     (waiting,) = result.output.approvals
@@ -733,6 +770,7 @@ async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns()
 
 
 async def test_what_the_framework_itself_approves_or_denies_counts() -> None:
+    """An application with its own approvals decides without `decide`."""
     _, guarded_agent = answering(inner := Scripted(UNSURE_TEXT))
     result = await guarded_agent.run("?")
     (waiting,) = result.output.approvals
@@ -759,6 +797,7 @@ async def test_what_the_framework_itself_approves_or_denies_counts() -> None:
 
 
 async def test_a_handler_approves_within_the_run_and_the_call_cannot_be_exempt() -> None:
+    """Applications that decide by a program have no second run."""
     with pytest.raises(UsageError, match="the guard's own tool"):
         answering(Scripted(UNSURE_TEXT), exempt=["guardrail_answer"])
 
@@ -771,6 +810,7 @@ async def test_a_handler_approves_within_the_run_and_the_call_cannot_be_exempt()
 
 
 async def test_a_changed_history_gives_nothing_out() -> None:
+    """Who can write the history could approve in a person's place."""
     _, guarded_agent = answering(inner := Scripted(UNSURE_TEXT))
     result = await guarded_agent.run("Capital of Atlantis?")
     (waiting,) = result.output.approvals
@@ -801,6 +841,7 @@ async def test_a_changed_history_gives_nothing_out() -> None:
 
 
 async def test_an_answer_whose_verdict_is_lost_is_not_given_out() -> None:
+    """Without its note nobody knows which answer was approved, or to which question."""
     guard, guarded_agent = answering(Scripted(UNSURE_TEXT))
     result = await guarded_agent.run("?")
     (waiting,) = result.output.approvals
@@ -814,6 +855,7 @@ async def test_an_answer_whose_verdict_is_lost_is_not_given_out() -> None:
 
 
 async def test_a_validator_that_rejects_a_decided_answer_draws_nothing() -> None:
+    """The person's decision stands; a new answer would be unseen by anybody."""
     guard, guarded_agent = answering(inner := Scripted(UNSURE_TEXT, ["Bern"]))
     result = await refusing(guarded_agent, "Rome").run("?")
     (waiting,) = result.output.approvals
@@ -823,6 +865,7 @@ async def test_a_validator_that_rejects_a_decided_answer_draws_nothing() -> None
 
 
 def test_a_tool_with_the_name_of_the_guards_own_is_refused() -> None:
+    """Its calls would be taken for answers."""
     _, guarded_agent = answering(inner := Scripted(UNSURE_TEXT))
     guarded_agent.tool_plain(name="guardrail_answer")(lambda: "x")
     with pytest.raises(UsageError, match="Rename it"):
@@ -831,6 +874,7 @@ def test_a_tool_with_the_name_of_the_guards_own_is_refused() -> None:
 
 
 def test_without_deferred_requests_in_its_output_types_an_agent_is_refused_when_it_is_made() -> None:
+    """It would fail at the first call that is held back, in production."""
     guard, _ = answering(inner := Scripted(UNSURE_TEXT))
     refused: list[Any] = [str, [str, City], str | int, (str,)]
     allowed: list[Any] = [[str, DeferredToolRequests], str | DeferredToolRequests]
@@ -846,6 +890,7 @@ def test_without_deferred_requests_in_its_output_types_an_agent_is_refused_when_
 
 
 def test_a_run_with_output_types_of_its_own_takes_the_guard_as_its_capability() -> None:
+    """The agent's output types say nothing about this run's."""
     guard, _ = answering(inner := Scripted(UNSURE_TEXT))
     result: Any = asyncio.run(agent(inner).run("?", output_type=[str, DeferredToolRequests], capabilities=[guard]))
     assert isinstance(result.output, DeferredToolRequests)
@@ -854,6 +899,8 @@ def test_a_run_with_output_types_of_its_own_takes_the_guard_as_its_capability() 
 
 
 def test_an_agent_whose_capability_removes_the_guards_tool_is_refused() -> None:
+    """A held-back answer would have no call that stands for it."""
+
     class Removing(AbstractCapability[Any]):
         def get_wrapper_toolset(self, toolset: Any) -> Any:
             return toolset.filtered(lambda ctx, tool: tool.name != "guardrail_answer")
@@ -878,61 +925,95 @@ class Able(Scripted):
         return {**super().profile, "supports_json_schema_output": True}
 
 
-@pytest.mark.parametrize("sure", [True, False])
-@pytest.mark.parametrize("native", [True, False])
-def test_structured_answers_are_objects_or_errors(sure: bool, native: bool) -> None:
-    names = ["Paris"] * 5 if sure else ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
-    answers: list[Reply] = [
-        json.dumps({"name": name}) if native else ("final_result", {"name": name}) for name in names
-    ]
-    inner = Able(answers)
-    output_type: Any = NativeOutput(City) if native else City
-    bindings = asyncio.run(agent_bindings(agent(inner, output_type=output_type)))
-    assert bindings.tool_choice == (None if native else "any")
-    assert (bindings.response_format is not None) is native
-    fitted = {"bindings": bindings, "estimator": "lexical_similarity", "threshold": 0.01}
-    guarded_agent = agent(guarded(inner, fitted=fitted), output_type=output_type)
-    if sure:
-        assert asyncio.run(guarded_agent.run("?")).output == City(name="Paris")
-    else:
-        with pytest.raises(AbstainedError):
-            asyncio.run(guarded_agent.run("?"))
-
-
 FITTED: dict[str, Any] = {"estimator": "lexical_similarity", "threshold": 0.01}
 
 
-@pytest.mark.parametrize("native", [True, False])
+@dataclass
+class Form:
+    """A form of structured answers.
+
+    Attributes:
+        output: What an agent is given for it.
+        reply: A model's answer in this form that names a city.
+        choice: The tool choice of its requests.
+    """
+
+    output: Any
+    reply: Callable[[str], Reply]
+    choice: str | None
+
+    def answers(self, names: Sequence[Any]) -> list[Reply]:
+        return [self.reply(name) for name in names]
+
+
+NATIVE = Form(NativeOutput(City), lambda name: json.dumps({"name": name}), None)
+BY_TOOL = Form(City, lambda name: ("final_result", {"name": name}), "any")
+in_both_forms = pytest.mark.parametrize("form", [NATIVE, BY_TOOL], ids=["native", "by tool"])
+
+
+async def giving_cities(form: Form, names: Sequence[Any]) -> Agent[Any, Any]:
+    """A guarded agent whose model names these cities."""
+    inner = Able(form.answers(names))
+    bindings = await agent_bindings(agent(inner, output_type=form.output))
+    assert (bindings.tool_choice, bindings.response_format is None) == (form.choice, form is BY_TOOL)
+    return agent(guarded(inner, fitted={"bindings": bindings, **FITTED}), output_type=form.output)
+
+
+@in_both_forms
+async def test_a_sure_structured_answer_is_an_object(form: Form) -> None:
+    """The application reads fields, so a text would break it."""
+    assert (await (await giving_cities(form, ["Paris"])).run("?")).output == City(name="Paris")
+
+
+@in_both_forms
+async def test_in_place_of_an_unsure_structured_answer_an_error_is_raised(form: Form) -> None:
+    """A text in its place would be parsed, and asked for again."""
+    guarded_agent = await giving_cities(form, UNSURE_TEXT)
+    with pytest.raises(AbstainedError):
+        await guarded_agent.run("?")
+
+
+async def output_after(decision: Any, form: Form) -> Any:
+    """The output of a run whose structured answer, Rome, was held back, after a decision; nothing is drawn for it."""
+    inner = Able(form.answers(UNSURE_TEXT))
+    bindings = await agent_bindings(agent(inner, output_type=[form.output, DeferredToolRequests]))
+    guard, guarded_agent = answering(inner, output=form.output, fitted={"bindings": bindings, **FITTED})
+    result = await guarded_agent.run("?")
+    assert b"Rome" not in result.all_messages_json()
+    (request,) = await guard.review_requests(result)
+    assert request["action_requests"][0]["args"] == {"text": '{"name": "Rome"}'}
+    try:
+        return (await guard.resume(guarded_agent, result, {request["call_id"]: decision})).output
+    finally:
+        assert len(inner.calls) == N + 1
+
+
+@in_both_forms
 @pytest.mark.parametrize(
-    ("decision", "outcome"),
+    ("decision", "city"), [({"type": "approve"}, City(name="Rome")), (JSON_EDIT, City(name="Roma"))]
+)
+async def test_a_structured_answer_that_a_person_lets_out_is_an_object(decision: Any, city: City, form: Form) -> None:
+    """The application reads fields, whoever has written them."""
+    assert await output_after(decision, form) == city
+
+
+@in_both_forms
+@pytest.mark.parametrize(
+    "decision",
     [
-        ({"type": "approve"}, City(name="Rome")),
-        (JSON_EDIT, City(name="Roma")),
-        ({"type": "edit", "edited_action": {"name": "answer", "args": {"text": '{"town": "Roma"}'}}}, None),
-        ({"type": "respond", "message": "It sank."}, None),
-        ({"type": "reject", "message": "Nobody knows."}, None),
+        {"type": "edit", "edited_action": {"name": "answer", "args": {"text": '{"town": "Roma"}'}}},
+        {"type": "respond", "message": "It sank."},
+        {"type": "reject", "message": "Nobody knows."},
     ],
 )
-def test_a_person_decides_about_a_held_back_structured_answer(decision: Any, outcome: Any, native: bool) -> None:
-    names = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
-    inner = Able([json.dumps({"name": name}) if native else ("final_result", {"name": name}) for name in names])
-    output_type: Any = NativeOutput(City) if native else City
-    bindings = asyncio.run(agent_bindings(agent(inner, output_type=[output_type, DeferredToolRequests])))
-    guard, guarded_agent = answering(inner, output=output_type, fitted={"bindings": bindings, **FITTED})
-    result = asyncio.run(guarded_agent.run("?"))
-    assert b"Rome" not in result.all_messages_json()
-    (value,) = asyncio.run(guard.review_requests(result))
-    assert value["action_requests"][0]["args"] == {"text": '{"name": "Rome"}'}
-    resumed = guard.resume(guarded_agent, result, {value["call_id"]: decision})
-    if outcome is not None:
-        assert asyncio.run(resumed).output == outcome
-    else:  # what is no object of the type ends the run, and nothing is asked again
-        with pytest.raises(AbstainedError):
-            asyncio.run(resumed)
-    assert len(inner.calls) == N + 1
+async def test_what_is_no_object_of_the_type_ends_the_run(decision: Any, form: Form) -> None:
+    """It would be parsed, and the model would be asked again."""
+    with pytest.raises(AbstainedError):
+        await output_after(decision, form)
 
 
 def test_a_rejected_structured_answer_is_carried_out_once(tmp_path: Path) -> None:
+    """The error is the result of the run; another run would give no other."""
     store = ReviewStore(tmp_path / "reviews.db")
     inner = Scripted([("final_result", {"name": name}) for name in ("Rome", "Oslo", "Bern", "Riga", "Kiev")])
     bindings = asyncio.run(agent_bindings(agent(inner, output_type=[City, DeferredToolRequests])))
@@ -973,34 +1054,51 @@ async def test_no_tool_can_say_what_the_guard_says_and_hide_an_approved_answer(s
     assert (done.output, len(inner.calls)) == (City(name="Rome"), N + 1)
 
 
-@pytest.mark.parametrize("answer", ["approve", "reject"])
-@pytest.mark.parametrize("call", ["approve", "reject"])
-def test_a_call_and_a_structured_answer_wait_at_once(call: str, answer: str) -> None:
-    paid: list[int] = []
+class CallAndAnswer:
+    """A payment and a structured answer, Rome, that wait at once."""
 
-    def pay(amount: int) -> str:
-        paid.append(amount)
-        return f"paid {amount}"
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+        self.inner = Both(["x"])
 
-    inner = Both(["x"])
-    agent_options: Any = {"output_type": [City, DeferredToolRequests], "tools": [pay]}
-    bindings = asyncio.run(agent_bindings(agent(Scripted(["x"]), **agent_options)))
-    artifact = artifact_for(inner, bindings=bindings)
-    guard = GuardCapability(artifact, tools={"pay": artifact}, **OPTIONS)
-    guarded_agent = agent(inner, capabilities=[guard], **agent_options)
-    result = asyncio.run(guarded_agent.run("?"))
-    assert [part.tool_name for part in result.output.approvals] == ["pay", "guardrail_answer"]
-    assert b"Rome" not in result.all_messages_json()
-    requests = {value["kind"]: value["call_id"] for value in asyncio.run(guard.review_requests(result))}
-    decisions = {requests["tool_call"]: {"type": call}, requests["answer"]: {"type": answer}}
-    resumed = guard.resume(guarded_agent, result, decisions)
-    if answer == "approve":
-        assert asyncio.run(resumed).output == City(name="Rome")
-    else:
-        with pytest.raises(AbstainedError):
-            asyncio.run(resumed)
-    assert len(paid) == (call == "approve")
-    assert len(inner.calls) == N + 1
+    async def output_after(self, call: str, answer: str) -> Any:
+        """The output of the run after these decisions about the payment and the answer."""
+
+        def pay(amount: int) -> str:
+            self.paid.append(amount)
+            return f"paid {amount}"
+
+        agent_options: Any = {"output_type": [City, DeferredToolRequests], "tools": [pay]}
+        bindings = await agent_bindings(agent(Scripted(["x"]), **agent_options))
+        artifact = artifact_for(self.inner, bindings=bindings)
+        guard = GuardCapability(artifact, tools={"pay": artifact}, **OPTIONS)
+        guarded_agent = agent(self.inner, capabilities=[guard], **agent_options)
+        result = await guarded_agent.run("?")
+        assert [part.tool_name for part in result.output.approvals] == ["pay", "guardrail_answer"]
+        assert b"Rome" not in result.all_messages_json()
+        requests = {request["kind"]: request["call_id"] for request in await guard.review_requests(result)}
+        decisions = {requests["tool_call"]: {"type": call}, requests["answer"]: {"type": answer}}
+        return (await guard.resume(guarded_agent, result, decisions)).output
+
+
+in_both_fates = pytest.mark.parametrize(("call", "payments"), [("approve", 1), ("reject", 0)])
+
+
+@in_both_fates
+async def test_an_approved_answer_goes_out_beside_a_decided_call(call: str, payments: int) -> None:
+    """The decision about the payment must not be taken for that about the answer."""
+    waiting = CallAndAnswer()
+    assert await waiting.output_after(call, "approve") == City(name="Rome")
+    assert (len(waiting.paid), len(waiting.inner.calls)) == (payments, N + 1)
+
+
+@in_both_fates
+async def test_a_rejected_answer_is_an_error_beside_a_decided_call(call: str, payments: int) -> None:
+    """The payment that a person approved runs nevertheless, and one that was rejected does not."""
+    waiting = CallAndAnswer()
+    with pytest.raises(AbstainedError):
+        await waiting.output_after(call, "reject")
+    assert (len(waiting.paid), len(waiting.inner.calls)) == (payments, N + 1)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -1008,6 +1106,7 @@ def test_a_call_and_a_structured_answer_wait_at_once(call: str, answer: str) -> 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "seed", "frequency_penalty", "max_tokens"])
 async def test_settings_that_would_change_the_answers_are_refused(name: str) -> None:
+    """The threshold holds for answers as they were drawn at calibration."""
     inner = Scripted(SURE_TEXT)
     setting: Any = {name: 1}
     with pytest.raises(ArtifactMismatchError, match=name):
@@ -1016,6 +1115,7 @@ async def test_settings_that_would_change_the_answers_are_refused(name: str) -> 
 
 
 async def test_the_models_own_settings_are_kept_and_bound_and_a_seed_is_refused() -> None:
+    """With a seed all samples are equal, so that every answer seems sure."""
     plain = artifact_for(Scripted(SURE_TEXT))
     inner = Scripted(SURE_TEXT, settings=ModelSettings(frequency_penalty=0.5))
     with pytest.raises(ArtifactMismatchError, match="revision"):
@@ -1027,6 +1127,7 @@ async def test_the_models_own_settings_are_kept_and_bound_and_a_seed_is_refused(
 
 
 async def test_another_prompt_and_other_tools_are_refused() -> None:
+    """Its answers may be wrong more often than those that were labelled."""
     inner = Scripted(SURE_TEXT)
     model = guarded(inner)
     with pytest.raises(ArtifactMismatchError, match="system message"):
@@ -1040,6 +1141,8 @@ async def test_another_prompt_and_other_tools_are_refused() -> None:
 
 
 async def test_native_tools_are_refused() -> None:
+    """Their calls run at the provider, before any verdict."""
+
     class Able(Scripted):
         @classmethod
         def supported_native_tools(cls) -> Any:
@@ -1051,6 +1154,7 @@ async def test_native_tools_are_refused() -> None:
 
 
 def test_a_long_conversation_goes_to_the_model_as_it_was() -> None:
+    """Converted and back, a turn could lose what the model needs."""
     bank = Bank(Scripted(SURE, ["Done"]))
     bank.run("Pay 5")
     history = bank.inner.calls[-1]["messages"]
@@ -1099,9 +1203,8 @@ async def test_the_openai_model_on_the_wire(estimator: str, structured: bool) ->
 # -- approvals of an unguarded agent -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("amounts", [[5], [1, 2, 3, 4, 5]])
-async def test_a_toolset_asks_about_calls_that_the_gate_does_not_accept(amounts: list[int], tmp_path: Path) -> None:
-    paid: list[int] = []
+async def approving(amounts: Sequence[int], paid: list[int], tmp_path: Path) -> Agent[Any, Any]:
+    """An unguarded agent whose payments need an approval unless the gate accepts them."""
 
     def pay(amount: int) -> str:
         paid.append(amount)
@@ -1115,11 +1218,21 @@ async def test_a_toolset_asks_about_calls_that_the_gate_does_not_accept(amounts:
     }
     calibrated = artifact_for(inner, bindings=await agent_bindings(Agent(inner, tools=[pay], **plain)))
     tools = unsure(FunctionToolset([pay]), calibrated, inner, verdicts=tmp_path / "v.sqlite", probe="off")
-    bank = Agent(inner, toolsets=[tools], **plain)
+    return Agent(inner, toolsets=[tools], **plain)
+
+
+async def test_a_call_that_the_gate_accepts_needs_no_approval(tmp_path: Path) -> None:
+    """A person who is asked about everything stops reading."""
+    paid: list[int] = []
+    bank = await approving([5], paid, tmp_path)
+    assert ((await bank.run("Pay Ada")).output, paid) == ("Done", [5])
+
+
+async def test_a_call_that_the_gate_does_not_accept_needs_an_approval(tmp_path: Path) -> None:
+    """It would be paid without anybody having seen it."""
+    paid: list[int] = []
+    bank = await approving([1, 2, 3, 4, 5], paid, tmp_path)
     result = await bank.run("Pay Ada")
-    if len(amounts) == 1:
-        assert (result.output, paid) == ("Done", [5])
-        return
     assert isinstance(result.output, DeferredToolRequests)
     (waiting,) = result.output.approvals
     assert paid == []
