@@ -93,21 +93,23 @@ def _gateway(arguments: argparse.Namespace) -> Gateway:
 
 def _configured(arguments: argparse.Namespace) -> Config:
     """The configuration of the file or of the flags; ``--host`` and ``--port`` override the file."""
-    given = {name: value for name, value in vars(arguments).items() if value}
+    values = {name: value for name, value in vars(arguments).items() if value}
     shared = {name: value for name, value in vars(arguments).items() if name in ("host", "port") and value is not None}
     if arguments.config is not None:
-        if own := [f"--{name}" for name in ("upstream", "model", "artifact", "set") if name in given]:
+        misplaced = [f"--{name}" for name in ("upstream", "model", "artifact", "set") if name in values]
+        if misplaced:
             raise UsageError(
-                f"{', '.join(own)}: for a gateway without --config. Leave them out, and set them in the file."
+                f"{', '.join(misplaced)}: for a gateway without --config. Leave them out, and set them in the file."
             )
         content = load_config(arguments.config).model_dump(exclude_unset=True)
         return Config.checked({**content, **shared}, str(arguments.config))
-    if not {"upstream", "model"} <= given.keys():
+    if not {"upstream", "model"} <= values.keys():
         raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
-    model, alias = arguments.model, dict[str, Any]()
+    model = arguments.model
+    alias: dict[str, Any] = {}
     places: dict[tuple[str | int, ...], str] = {(name,): f"--{name}" for name in shared}
     flags = (("upstream.url", "upstream"), ("upstream.model", "model"), ("artifact", "artifact"))
-    settings = [(setting, given[name], f"--{name}") for setting, name in flags if name in given]
+    settings = [(setting, values[name], f"--{name}") for setting, name in flags if name in values]
     for setting, value, flag in (*settings, *map(_setting, arguments.set)):
         first, *rest = setting.split(".")
         section = alias.setdefault(first, {}) if rest else alias

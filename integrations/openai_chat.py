@@ -229,7 +229,8 @@ class OpenAICompatibleChat(BatchService):
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, requests: Sequence[Sequence[Request]]
     ) -> list[SampleSet]:
         slots = asyncio.Semaphore(MOST_OF_A_DRAW)
-        return await _all(self._drawn(*each, plan, slots) for each in zip(prompts, requests, strict=True))
+        questions = zip(prompts, requests, strict=True)
+        return await _all(self._drawn(messages, asked, plan, slots) for messages, asked in questions)
 
     async def _drawn(
         self,
@@ -238,12 +239,14 @@ class OpenAICompatibleChat(BatchService):
         plan: SamplingPlan,
         slots: asyncio.Semaphore,
     ) -> SampleSet:
-        endpoint, began = self._endpoint(), list[float]()
+        endpoint = self._endpoint()
+        began: list[float] = []
 
         async def send(ask: Ask, body: dict[str, Any]) -> AskOutcome:
             asked = time.monotonic()
             async with slots, ain_flight(), self._slot():
-                now, started = time.monotonic(), time.perf_counter()
+                now = time.monotonic()
+                started = time.perf_counter()
                 began.append(now)
                 # The time of a set begins with its first request. A request's wait for its turn is not part of it.
                 deadline = began[0] + self.timeout + (now - max(asked, began[0]))
@@ -259,10 +262,10 @@ class OpenAICompatibleChat(BatchService):
             if tried.error:  # the server refused the request for another reason than n
                 return [(ask, replace(outcome, cost=tried.cost))]
             self._state.refused_n = min(self._state.refused_n, ask.count)
-            outcomes = [tried, *await _all(send(*each) for each in alone[1:])]
+            outcomes = [tried, *await _all(send(single, body) for single, body in alone[1:])]
             return [(single, outcome) for (single, _), outcome in zip(alone, outcomes, strict=True)]
 
-        pairs = await _all(answered(*each) for each in requests)
+        pairs = await _all(answered(ask, body) for ask, body in requests)
         return sample_set(messages, plan, list(chain.from_iterable(pairs)))
 
     def batch_requests(
@@ -309,9 +312,11 @@ class OpenAICompatibleChat(BatchService):
 
     async def aanswer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe on the event loop."""
-        ask, started = probe_ask(call), time.perf_counter()
+        ask = probe_ask(call)
+        started = time.perf_counter()
         body = self._body([HumanMessage(call.prompt)], ask.settings)
-        attempted, endpoint = await self._sent(body), self._endpoint()
+        attempted = await self._sent(body)
+        endpoint = self._endpoint()
         # A pin is checked where answers are measured: a failed probe would hide the reason.
         outcome = outcome_of(ask, attempted, started, describe_error=endpoint.describe_error)
         try:

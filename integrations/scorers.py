@@ -246,8 +246,8 @@ def grounded(entailment: Entailment, slot: str = "context") -> Scorer:
     def rate(answer: str, slots: dict[str, str]) -> Any:
         # No question: premise and hypothesis are whole texts.
         scores = entailment.compare([("", slots[slot], sentence) for sentence in sentences(answer)])
-        supports = [None if score is None else score.entailment for score in scores]
-        return None if not supports or None in supports else min(each for each in supports if each is not None)
+        measured = [score.entailment for score in scores if score is not None]
+        return min(measured) if measured and len(measured) == len(scores) else None
 
     return rate
 

@@ -71,7 +71,7 @@ class _Local:
     @property
     def spec(self) -> JudgeSpec:
         """Name, version, and the fields by which two judges differ."""
-        params = {each.name: getattr(self, each.name) for each in fields(self) if each.compare}
+        params = {field.name: getattr(self, field.name) for field in fields(self) if field.compare}
         return JudgeSpec(name=self.NAME, version=self.VERSION, params=params)
 
 
@@ -98,11 +98,11 @@ def label_order(id2label: dict[int, str], model: str) -> tuple[int, ...]:
         UsageError: The labels are neither the three labels of NLI nor entailment and its absence, each once.
     """
     places: dict[str, int] = {}
-    for place, label in id2label.items():
+    for index, label in id2label.items():
         plain = re.sub("[^a-z]", "", label.lower())
         kind = next((kind for pattern, kind in _KINDS if pattern.match(plain)), None)
         if kind is not None:
-            places.setdefault(kind, int(place))
+            places.setdefault(kind, int(index))
     labels = next((labels for labels in (THREE, TWO) if set(labels) == places.keys()), None)
     if labels is None or len(id2label) != len(labels):
         raise UsageError(

@@ -188,8 +188,9 @@ class Drift:
         Raises:
             UsageError: Its scores cannot be compared with the reference, so the monitor would watch nothing.
         """
-        own, other = _scoring(self._artifact), _scoring(artifact)
-        differing = [name for name in own if own[name] != other[name]]
+        reference = _scoring(self._artifact)
+        other = _scoring(artifact)
+        differing = [name for name in reference if reference[name] != other[name]]
         if differing:
             raise UsageError(
                 f"on_verdict has a drift monitor of artifact {self._artifact.digest}, but this guard's is "

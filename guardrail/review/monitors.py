@@ -209,7 +209,8 @@ class DriftMonitor(_Monitor[DriftState]):
 
     def _write_together(self, score: float) -> None:
         """Write a score; the thread whose turn it is writes those of all threads that wait, with one commit."""
-        end, mine = time.monotonic() + self._patience, Future[None]()
+        end = time.monotonic() + self._patience
+        mine: Future[None] = Future()
         self._waiting.put((score, mine))
         if not self._turn.acquire(timeout=self._patience):
             raise StoreUnavailableError(
@@ -365,13 +366,16 @@ class SharedSwitch(SafetySwitch):
 
     def _latest(self) -> tuple[Alarm | None, str]:
         """A known alarm, and why there may be others; read again if the last read is too old."""
-        if (began := time.monotonic()) < self._fresh_until:
+        began = time.monotonic()
+        if began < self._fresh_until:
             return self._known
         known = self._read()
         with self._lock:
             if began >= self._began:  # otherwise another thread, which began later, has seen more
                 # Dated after the read, so that a database that is down is not asked every time.
-                self._known, self._began, self._fresh_until = known, began, time.monotonic() + self._every
+                self._known = known
+                self._began = began
+                self._fresh_until = time.monotonic() + self._every  # last: other threads read it without the lock
         return known
 
     def _read(self) -> tuple[Alarm | None, str]:

@@ -71,8 +71,8 @@ def purge(database: Database, older_than: float, who: str, *, dry_run: bool) -> 
             return int(transaction.execute(counted).scalar_one())
 
         # A step stays at least a day: until then a guard may write a score again. That of an item that stays, too.
-        own = exists().where(items.c.id == steps.c.key, ~going)
-        going_steps = and_(steps.c.at < min(since, now - _TO_BE_KNOWN), ~own)
+        of_kept_item = exists().where(items.c.id == steps.c.key, ~going)
+        going_steps = and_(steps.c.at < min(since, now - _TO_BE_KNOWN), ~of_kept_item)
         purged = Purged(
             items=count(items, going),
             callbacks=count(outbox, exists().where(items.c.id == outbox.c.item, going)),

@@ -281,7 +281,8 @@ class ReviewStore:
             if known.decision is not None and token in (None, row.lease) and known.decision.same_as(decision):
                 return known  # a retry whose first answer was lost
             _check_hold(transaction, row, reviewer, token)
-            if (why_not := decision.objection(known.content)) is not None:
+            why_not = decision.objection(known.content)
+            if why_not is not None:
                 raise UsageError(why_not)
             dated = decision.model_copy(update={"at": transaction.now})
             changed = rows.change(  # `lease` keeps its token, by which a retry is recognised above

@@ -48,11 +48,11 @@ def credential_of(upstream: Upstream, key: Key | None, headers: Mapping[str, str
     """
     if not upstream.forward_key:
         return None if key is None or key.upstream_key is None else key.upstream_key.get_secret_value()
-    own = bearer(headers)
-    if own is None or (key is not None and not headers.get("x-guardrail-key")):
+    clients_key = bearer(headers)
+    if clients_key is None or (key is not None and not headers.get("x-guardrail-key")):
         also = ", and the gateway's key in the header x-guardrail-key" if key is not None else ""
         raise _unauthorized(f"This model is called with your own key: send it as Authorization: Bearer KEY{also}.")
-    return own
+    return clients_key
 
 
 def bearer(headers: Mapping[str, str]) -> str | None:
@@ -128,13 +128,14 @@ class Room:
     @contextmanager
     def taken(self, key: Key | None) -> Iterator[None]:
         """Count a question as under way; an `ApiError` above a limit."""
-        name, own = ("", None) if key is None else (key.name, key.max_concurrency)
+        name = "" if key is None else key.name
+        limit = None if key is None else key.max_concurrency
         if self.busy.total() >= min(self.size, self.config.max_concurrency):
             overloaded = unavailable("The gateway is overloaded. Try again.", "overloaded")
             raise replace(overloaded, headers={"Retry-After": "1"})
-        if own is not None and self.busy[name] >= own:
-            busy, headers = "Too many requests of this key are under way.", {"Retry-After": "2"}
-            raise ApiError(429, busy, "rate_limit_exceeded", headers=headers)
+        if limit is not None and self.busy[name] >= limit:
+            busy = "Too many requests of this key are under way."
+            raise ApiError(429, busy, "rate_limit_exceeded", headers={"Retry-After": "2"})
         self.busy[name] += 1
         try:
             yield

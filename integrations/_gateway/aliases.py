@@ -161,8 +161,8 @@ class ServedAlias:
 
     def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
         """An upstream as a chat model."""
-        place = self.config.upstream.index(upstream)
-        calibrated = self._stages[place].model if self._stages else None
+        stage = self.config.upstream.index(upstream)
+        calibrated = self._stages[stage].model if self._stages else None
         bound = calibrated is not None and calibrated.provider == OpenAICompatibleChat.PROVIDER
         same = Upstream.model_fields.keys() & OpenAICompatibleChat.model_fields.keys()
         chat = OpenAICompatibleChat(
@@ -197,17 +197,18 @@ class ServedAlias:
         return self._guards.get(credential, partial(self._new_guard, credential))
 
     def _new_guard(self, credential: str | None) -> Guardrail | Cascade | Router:
-        config, chats = self.config, [self.chat(upstream, credential) for upstream in self.config.upstream]
+        config = self.config
+        chats = [self.chat(upstream, credential) for upstream in config.upstream]
         # What one credential or upstream has drawn belongs to no other. The name of the alias does not count: under
         # another one of the same upstream and artifact, a question that was held back would be drawn again.
-        upstreams = [(each.url, each.model, canonical_json(each.extra_body)) for each in config.upstream]
+        upstreams = [(one.url, one.model, canonical_json(one.extra_body)) for one in config.upstream]
         draws = self._draws.scoped(sha256_hex(repr((credential, upstreams)).encode(), 16))
-        own = {"probe": config.probe, "remember": draws}
+        of_stage = {"probe": config.probe, "remember": draws}
         common = {"abstain_message": config.abstain_message, "on_abstain": self._on_abstain()}
         if isinstance(self.artifact, CascadeArtifact):
-            stages = [own for _ in chats]
+            stages = [of_stage for _ in chats]
             return Cascade(chats, artifact=self.artifact, stage_settings=stages, on_verdict=self._observers, **common)
-        settings = {**own, **common, "using": self._using}
+        settings = {**of_stage, **common, "using": self._using}
         if isinstance(self.artifact, RouterArtifact):
             return Router.of(chats[0], self.artifact, key=self._route_of, settings=self._watch, **settings)
         return Guardrail(model=chats[0], artifact=self.artifact, **settings, **self._watch(self.single))
@@ -241,7 +242,8 @@ class ServedAlias:
         if artifact.digest not in self._watches:
             from guardrail.review.monitors import Monitors
 
-            name, monitors = f"{self.name}-{artifact.digest[:12]}", Monitors(self._store)
+            name = f"{self.name}-{artifact.digest[:12]}"
+            monitors = Monitors(self._store)
             names = [name] if self.canary is None else [name, self.canary.name]
             watching = [monitors.switch(names=names), *self._observers, monitors.drift(name, artifact).watch]
             self._watches[artifact.digest] = {"on_verdict": watching}

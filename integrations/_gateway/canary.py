@@ -54,7 +54,11 @@ class Canary:
         store: Any,
         metrics: Metrics,
     ) -> None:
-        self._alias, self._every, self._guard, self._store, self._metrics = alias, config.every, guard, store, metrics
+        self._alias = alias
+        self._every = config.every
+        self._guard = guard
+        self._store = store
+        self._metrics = metrics
         self._reference = Drift(artifact)
         content, self._asked = _questions(config.questions, artifact)
         self.name = f"{alias}-canary-{sha256_hex(content + artifact.digest.encode(), 6)}"
@@ -78,8 +82,10 @@ class Canary:
 
     async def round(self) -> None:
         """Ask all questions once, unless another process on the store has just done so. Reports faults and alarms."""
-        began, self.due = time.monotonic(), math.inf
-        next_round, fault = began + AGAIN * self._every, ""
+        began = time.monotonic()
+        self.due = math.inf
+        next_round = began + AGAIN * self._every
+        fault = ""
         try:
             if await asyncio.to_thread(self._claim):
                 next_round = began + self._every
@@ -94,7 +100,9 @@ class Canary:
 
     async def _ask(self) -> str:
         """Ask all questions and bet on their scores; returns why some were not measured, or an empty text."""
-        slots, guard, missing = asyncio.Semaphore(AT_ONCE), self._guard(), Counter[str]()
+        slots = asyncio.Semaphore(AT_ONCE)
+        guard = self._guard()
+        missing: Counter[str] = Counter()
 
         async def score(messages: Any) -> float | None:
             async with slots:

@@ -378,7 +378,8 @@ def _fill(
     """
     if node is None:
         return
-    where, names = f"{name}:{node.start_mark.line + 1}", set[str]()
+    where = f"{name}:{node.start_mark.line + 1}"
+    names: set[str] = set()
     if path:
         places[path] = where
     if isinstance(node.value, str):
@@ -416,10 +417,11 @@ def _first_fault(error: ValidationError, places: Mapping[FieldPath, str]) -> str
     # A misspelt name comes before the required name that is missing for it.
     first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     loc = first["loc"]
-    place = next(places[loc[:end]] for end in range(len(loc), -1, -1) if loc[:end] in places)
-    where = f"{place}: {'.'.join(map(str, loc))}"
+    line = next(places[loc[:end]] for end in range(len(loc), -1, -1) if loc[:end] in places)
+    where = f"{line}: {'.'.join(map(str, loc))}"
     if first["type"] != "extra_forbidden":
-        return f"{where}{': ' * bool(loc)}{first['msg'].removeprefix('Value error, ')}."
+        rule = first["msg"].removeprefix("Value error, ")
+        return f"{where}: {rule}." if loc else f"{where}{rule}."
     kinds = (Config, Alias, CanaryConfig, Upstream, Pin, Key, Observe, RecordsConfig)
     unknown = str(loc[-1])  # which may be a field of another section
     fields = sorted({name for kind in kinds for name in kind.model_fields} - {unknown})

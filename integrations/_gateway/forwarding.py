@@ -58,7 +58,8 @@ class Mask:
 
     def add(self, part: bytes, *, last: bool) -> bytes:
         """The bytes that may go on after the next part: all but the end in which a key may begin."""
-        content, longest = self.masked(self._held + part), max(map(len, self.keys), default=0)
+        content = self.masked(self._held + part)
+        longest = max(map(len, self.keys), default=0)
         starts = range(len(content) if last else max(0, len(content) - longest + 1), len(content))
         begun = (start for start in starts if any(key.startswith(content[start:]) for key in self.keys))
         cut = next(begun, len(content))
@@ -94,7 +95,8 @@ class Forwarding:
             else:
                 response = _responses.StreamingResponse(parts, reply.status)
         except CutError as error:
-            if (since := self._endpoint.down_since) is not None:
+            since = self._endpoint.down_since
+            if since is not None:
                 raise upstream_down(since) from error
             raise ApiError(502, "The model behind the gateway cannot be reached.", "upstream_failed") from error
         lower = [(name.lower(), value) for name, value in reply.raw_headers]  # a name may come more than once
@@ -125,8 +127,10 @@ class Forwarding:
         if secret:
             sent["authorization"] = f"Bearer {secret}"
             sent |= {"x-api-key": secret} if "anthropic-version" in sent else {}
-        timeout, url = self._upstream.timeout, f"{self._upstream.url.rstrip('/')}/{path}"
-        session, began = await session_of_loop(), time.time()
+        timeout = self._upstream.timeout
+        url = f"{self._upstream.url.rstrip('/')}/{path}"
+        session = await session_of_loop()
+        began = time.time()
         try:
             reply = await session.request(
                 method,
@@ -149,7 +153,8 @@ class Forwarding:
             raise CutError from error
         self._endpoint.note(began, None)
         self._health.recover(self._name, DOWN)
-        if reply.status == 404 and (hint := self._upstream.hint):
+        hint = self._upstream.hint
+        if reply.status == 404 and hint:
             self._health.warn(self._name, "not_found", f"the upstream's reply is 404 (not found){hint}")
         return reply
 
@@ -163,4 +168,7 @@ class Forwarding:
             log.warning("guardrail serve: a reply of %s broke off (%s)", self._name, type(error).__name__)
             raise CutError from error
         finally:
-            reply.release() if whole else reply.close()
+            if whole:
+                reply.release()
+            else:
+                reply.close()

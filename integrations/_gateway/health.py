@@ -46,7 +46,8 @@ class Health:
     """Causes by model; None stands for what all models share. Shared by threads. Texts quote no prompt."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
+        self._clock = clock
+        self._lock = threading.Lock()
         self._causes: dict[tuple[str | None, str], _Cause] = {}
 
     def warn(
@@ -93,21 +94,24 @@ class Health:
     def forget(self, model: str) -> None:
         """Forget the causes of a model whose configuration has changed."""
         with self._lock:
-            self._causes = {place: cause for place, cause in self._causes.items() if place[0] != model}
+            self._causes = {(of, name): cause for (of, name), cause in self._causes.items() if of != model}
 
     def fault(self, model: str | None) -> str | None:
         """The name of the cause for which a model answers nothing now, the latest of several."""
         with self._lock:
-            own = [(name, cause) for (of, name), cause in self._causes.items() if of == model and cause.failed]
-        latest, cause = max(own, key=lambda each: each[1].seen, default=("", _Cause()))
-        lasts = sum(each.failed for _, each in own) >= IN_A_ROW and self._clock() - cause.seen < LASTS
-        return latest if lasts else None
+            failed = {name: cause for (of, name), cause in self._causes.items() if of == model and cause.failed}
+        if sum(cause.failed for cause in failed.values()) < IN_A_ROW:
+            return None
+        latest = max(failed, key=lambda name: failed[name].seen)
+        return latest if self._clock() - failed[latest].seen < LASTS else None
 
     def reasons(self, guarded: Collection[str]) -> list[str]:
         """The faults for which no question can be answered: a shared one, or one of every guarded model."""
-        shared, own = self.fault(None), [self.fault(model) for model in guarded]
-        listed = {shared} if shared is not None else set(own) if own and all(own) else set()
-        return sorted(name for name in listed if name is not None)
+        shared = self.fault(None)
+        if shared is not None:
+            return [shared]
+        faults = [fault for fault in map(self.fault, guarded) if fault is not None]
+        return sorted(set(faults)) if len(faults) == len(guarded) else []
 
     def lines(self, model: str | None) -> list[str]:
         """A line for each cause of a model that was seen within the last hour."""

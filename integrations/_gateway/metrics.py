@@ -42,7 +42,7 @@ class Metrics:
     def __init__(self, evicted: Callable[[], int] = lambda: 0) -> None:
         self._client = client = require("prometheus_client", extra="serve")
         self._family = require("prometheus_client.core", extra="serve").CounterMetricFamily
-        self._registry = own = client.CollectorRegistry()
+        self._registry = registry = client.CollectorRegistry()
         self._evicted = evicted
         try:
             self._traces = bool(require("opentelemetry.trace", extra="otel"))
@@ -52,13 +52,13 @@ class Metrics:
         for name, (kind, unit, description, labels, buckets) in INSTRUMENTS.items():
             spelled = name.replace(".", "_") + ("_seconds" if unit == "s" else "")
             if kind == "counter":
-                self._made[name] = client.Counter(spelled, description, labels, registry=own)
+                self._made[name] = client.Counter(spelled, description, labels, registry=registry)
             else:
-                self._made[name] = client.Histogram(spelled, description, labels, buckets=buckets, registry=own)
-        own.register(self)
+                self._made[name] = client.Histogram(spelled, description, labels, buckets=buckets, registry=registry)
+        registry.register(self)
         for made, listed in ((client.Counter, COUNTED), (client.Gauge, SHOWN)):
             for name, (text, names) in listed.items():
-                self._made[name] = made(f"guardrail_{name}", text, names, registry=own)
+                self._made[name] = made(f"guardrail_{name}", text, names, registry=registry)
 
     def collect(self) -> Iterator[Any]:
         """The count that the memory of draws keeps itself, for Prometheus."""
@@ -71,7 +71,8 @@ class Metrics:
         def count(verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
             for name, value, labels in measurements(verdict, mode=mode, model=model):
                 metric = self._made[name].labels(**labels)
-                metric.inc(value) if INSTRUMENTS[name].kind == "counter" else metric.observe(value)
+                add = metric.inc if INSTRUMENTS[name].kind == "counter" else metric.observe
+                add(value)
 
         count.is_slow = False  # type: ignore[attr-defined]  # no thread for a counter
         return [count, Telemetry(model)] if self._traces else [count]

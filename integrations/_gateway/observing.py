@@ -78,7 +78,8 @@ class Observing:
 
     def summary(self) -> dict[str, Any]:
         """Counts of this alias, the reasons of what was not measured, and plans for the most frequent requests."""
-        row, fates = self.queue.observed, dict[str, dict[str, int]]()
+        row = self.queue.observed
+        fates: dict[str, dict[str, int]] = {}
         with self._lock:
             for (fate, reason), number in self._reasons.items():
                 fates.setdefault(fate, {})[reason] = number
@@ -99,12 +100,15 @@ class Observing:
     def _watched(self, passed: Question, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Count a reply, and decide whether it is measured, before anything of it is known."""
         measured = self.alias.plan is not None and _chosen(passed, self._settings.rate, "observe")
-        self.queue.count("served", *["chosen"] * measured)
+        fates = ("served", "chosen") if measured else ("served",)
+        self.queue.count(*fates)
         return self._copied(passed, status, parts) if measured else parts
 
     async def _copied(self, passed: Question, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The parts of a reply, which are copied within the bytes of the queue, and measured when all have passed."""
-        copy, room, whole = bytearray(), True, False
+        copy = bytearray()
+        room = True
+        whole = False
         try:
             async for part in parts:
                 if room and len(copy) <= LARGEST:
@@ -141,7 +145,10 @@ class Observing:
         """Measure one served answer; returns the field of `Observed` that it counts under, "" if it is lost."""
         alias, plan = self.alias, self.alias.plan
         assert plan is not None, "only aliases with a plan choose answers"
-        body, messages, fate, drawn = passed.body, tuple[BaseMessage, ...](), "not_comparable", None
+        body = passed.body
+        messages: tuple[BaseMessage, ...] = ()
+        fate = "not_comparable"
+        drawn = None
         try:
             body = passed.dialect.read(passed.body, plan)  # refuses what continues a stored response
             messages = messages_of(body)
@@ -212,7 +219,7 @@ class Observing:
     def _missed(self, fate: str, causes: Sequence[str]) -> None:
         """Count and report an answer that is not measured."""
         # Names of fields come from clients: only known ones become labels.
-        reason = "+".join(sorted({each if each in REASONS else "other_field" for each in causes}))
+        reason = "+".join(sorted({cause if cause in REASONS else "other_field" for cause in causes}))
         with self._lock:
             reason = reason if (fate, reason) in self._reasons or len(self._reasons) < MOST_REASONS else "other"
             self._reasons[fate, reason] += 1
@@ -258,10 +265,10 @@ def _talk(messages: Sequence[BaseMessage], question: str, bindings: Bindings | N
     spoken = [message for message in messages if role_of(message) != "system"]
     fields: dict[str, Any] = {"turns": turns_of(messages, bindings), "group": sha256_hex(str(spoken[0].text), 16)}
     if len(spoken) > 1 and _is_talk(messages, bindings):
-        said: Any = convert_to_openai_messages(spoken)
+        talk: Any = convert_to_openai_messages(spoken)
         if role_of(spoken[-1]) == "human":
-            said[-1] = {"role": "user", "content": question}
-        fields["messages"] = said
+            talk[-1] = {"role": "user", "content": question}
+        fields["messages"] = talk
     return fields
 
 
@@ -293,10 +300,13 @@ def plan_for(body: Mapping[str, Any], n: int) -> dict[str, Any]:
     def number(*names: str) -> Any:
         return next((body[name] for name in names if isinstance(body.get(name), int | float)), None)
 
-    temperature, top_p, form = number("temperature"), number("top_p"), body.get("response_format")
+    temperature = number("temperature")
+    top_p = number("top_p")
+    form = body.get("response_format")
     plan: dict[str, Any] = {"n": n, "primary": "greedy" if temperature == 0 else "sampled"}
     plan |= {"temperature": temperature or 1.0, "top_p": 1.0 if top_p is None else top_p}
-    if (limit := number("max_completion_tokens", "max_tokens")) is not None:
+    limit = number("max_completion_tokens", "max_tokens")
+    if limit is not None:
         plan["max_tokens"] = limit
     if isinstance(form, Mapping) and form.get("type") == "json_object":
         plan["bindings"] = {"response_format": {"type": "json_object"}}

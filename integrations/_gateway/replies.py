@@ -84,7 +84,8 @@ def _frames(listed: Iterable[Mapping[str, Any]]) -> bytes:
     """Server-sent events. Those with a ``type`` are named by it; without one, the protocol has a last event."""
     frames = [(event.get("type"), json.dumps(event, ensure_ascii=False)) for event in listed]
     frames += [] if frames[-1][0] else [(None, "[DONE]")]
-    return "".join(f"event: {kind}\n" * bool(kind) + f"data: {data}\n\n" for kind, data in frames).encode()
+    lines = [(f"event: {kind}\n" if kind else "") + f"data: {data}\n\n" for kind, data in frames]
+    return "".join(lines).encode()
 
 
 def models_response(names: Sequence[str], wanted: str, started: int) -> Any:

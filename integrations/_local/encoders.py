@@ -158,8 +158,9 @@ def load_encoder(
         UsageError: The model cannot be loaded, or its revision differs.
         MissingDependencyError: A packaged model is not installed.
     """
-    folder, place = _locate(name), device_of(device)
-    budget = max_batch_tokens or (65_536 if place.type == "cuda" else 8_192)
+    folder = _locate(name)
+    on_device = device_of(device)
+    budget = max_batch_tokens or (65_536 if on_device.type == "cuda" else 8_192)
     if folder is not None:
         there = digest(file_parts(folder, OTHERS | SENTENCES))
         if revision not in (None, there):
@@ -169,11 +170,11 @@ def load_encoder(
         revision = there
     else:
         revision = _commit(name, revision)
-    key = (auto_class, str(folder or name), revision, str(place), str(budget))
+    key = (auto_class, str(folder or name), revision, str(on_device), str(budget))
     with _sharing:
         encoder = _shared.get(key)
         if encoder is None:
-            encoder = _shared[key] = _load(auto_class, name, folder, revision, place, budget)
+            encoder = _shared[key] = _load(auto_class, name, folder, revision, on_device, budget)
         return encoder
 
 
@@ -206,13 +207,13 @@ def _commit(name: str, revision: str | None) -> str:
     return commit
 
 
-def _load(auto_class: str, name: str, folder: Path | None, revision: str, place: Any, budget: int) -> Encoder:
+def _load(auto_class: str, name: str, folder: Path | None, revision: str, device: Any, budget: int) -> Encoder:
     options = {} if folder else {"revision": revision}
     tokenizer, model = pretrained(auto_class, name, str(folder or name), dtype=torch.float32, **options)
     if tokenizer.pad_token_id is None:
         raise UsageError(f"model {name!r} has no padding token and cannot read several texts at once")
     return Encoder(
-        model=model.to(place).eval(),
+        model=model.to(device).eval(),
         tokenizer=tokenizer,
         folder=folder,
         revision=revision,
@@ -256,12 +257,13 @@ def lost_to_unknown_tokens(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> 
     lost: set[str] = set()
     tokens: dict[str, list[int]] = dict(zip(texts, encoded["input_ids"], strict=True))
     unknown: dict[str, list[str]] = {}
-    for place, (text, ids) in enumerate(tokens.items()):
+    for index, (text, ids) in enumerate(tokens.items()):
         hidden = [at for at, token in enumerate(ids) if token == tokenizer.unk_token_id]
-        unknown[text] = [text] * bool(hidden)
-        hidden_letters, letters = 0, len("".join(text.split()))
+        unknown[text] = [text] if hidden else []
+        letters = len("".join(text.split()))
+        hidden_letters = 0
         if fast:
-            spans = encoded["offset_mapping"][place]
+            spans = encoded["offset_mapping"][index]
             unknown[text] = [text[slice(*spans[at])].strip() for at in hidden]
             hidden_letters = len("".join("".join(unknown[text]).split()))
         if 2 * len(hidden) > len(ids) or 2 * hidden_letters > letters or (letters and not ids):

@@ -56,14 +56,16 @@ def load(name: str, *, revision: str | None, device: str, dtype: str, chat_templ
         UsageError: The folder or model does not exist, or files are missing; the message names them.
     """
     files = on_disk(name)
-    source, options = str(files or name), {"revision": revision or "main"}
+    source = str(files or name)
+    options = {"revision": revision or "main"}
     if files is not None and files.is_file():
-        source, options["gguf_file"] = str(files.parent), files.name
-    place = device_of(device)
-    tokenizer, model = pretrained("AutoModelForCausalLM", name, source, dtype=_dtype(dtype, place), **options)
+        source = str(files.parent)
+        options["gguf_file"] = files.name
+    on_device = device_of(device)
+    tokenizer, model = pretrained("AutoModelForCausalLM", name, source, dtype=_dtype(dtype, on_device), **options)
     commit = None if files else getattr(model.config, "_commit_hash", None)
     label = files.name if files else name
-    return wrap(model.to(place), tokenizer, name=label, files=files, commit=commit, chat_template=chat_template)
+    return wrap(model.to(on_device), tokenizer, name=label, files=files, commit=commit, chat_template=chat_template)
 
 
 def wrap(
@@ -182,7 +184,7 @@ def special_ids(tokenizer: Any) -> frozenset[int]:
         added = tokenizer.added_tokens_decoder
     except NotImplementedError:  # MistralCommonBackend, whose all_special_ids is complete
         added = {}
-    return frozenset(tokenizer.all_special_ids) | {place for place, token in added.items() if token.special}
+    return frozenset(tokenizer.all_special_ids) | {number for number, token in added.items() if token.special}
 
 
 def _spare_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -70,13 +70,15 @@ def parse_tool_calls(text: str, tools: Collection[str]) -> ParsedText:
 
 def _bare(text: str, tools: Collection[str]) -> list[tuple[str, dict[str, Any]]]:
     """Calls if the text consists of calls only (a list, or objects separated by ";" or white space), else none."""
-    decoder, values, place = json.JSONDecoder(), list[Any](), 0
+    decoder = json.JSONDecoder()
+    values: list[Any] = []
+    position = 0
     try:
-        while place < len(text):
-            value, place = decoder.raw_decode(text, place)
+        while position < len(text):
+            value, position = decoder.raw_decode(text, position)
             values.extend(value if isinstance(value, list) else [value])
-            while place < len(text) and text[place] in "; \t\r\n":
-                place += 1
+            while position < len(text) and text[position] in "; \t\r\n":
+                position += 1
         calls = [_call(value) for value in values]
     except ValueError:
         return []
@@ -166,8 +168,8 @@ class Reader:
         """
         counts = [len(result.ids) for result in results]
         generations = [
-            self._generation(result, usage(0 if place else prompt, counts[place]), model)
-            for place, result in enumerate(results)
+            self._generation(result, usage(0 if number else prompt, counts[number]), model)
+            for number, result in enumerate(results)
         ]
         return ChatResult(generations=generations, llm_output=llm_output(usage(prompt, sum(counts)), model))
 

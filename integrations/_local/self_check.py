@@ -107,8 +107,8 @@ def _differences(model: Any, rows: Sequence[tuple[list[int], list[int]]], whole:
     the log-probability of the token alone.
     """
     prompts = [list(prompt) for prompt, _ in itertools.groupby(prompt for prompt, _ in rows)]
-    given = [Row(len(ids), given=tuple(ids)) for _, ids in rows]
-    decoder = Decoder(plain(model), prompts, given, [prompts.index(prompt) for prompt, _ in rows])
+    fixed_rows = [Row(len(ids), given=tuple(ids)) for _, ids in rows]
+    decoder = Decoder(plain(model), prompts, fixed_rows, [prompts.index(prompt) for prompt, _ in rows])
     first = torch.log_softmax(decoder.logits, dim=-1)
     differences = []
     for (prompt, ids), result, start, expected in zip(rows, decoder.run(), first, whole, strict=True):

@@ -98,7 +98,7 @@ class Detokenizer:
             ids, logprobs = ids[:-1], logprobs[:-1]
         whole = self.decode(ids)
         # The earliest occurrence of any stop string, not the first string on the list.
-        end = min((place for place in map(whole.find, stops) if place >= 0), default=len(whole))
+        end = min((start for start in map(whole.find, stops) if start >= 0), default=len(whole))
         if not pieces:
             return Sample(text=whole[:end], finish_reason=reason)
         shown = [(token, value) for token, value in zip(ids, logprobs, strict=True) if token not in self.hidden]
@@ -112,7 +112,7 @@ class Detokenizer:
 def _common(first: str, second: str) -> int:
     """Length of the common beginning."""
     pairs = enumerate(zip(first, second, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
+    return next((position for position, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def _clip(parts: Sequence[str], end: int) -> list[str]:
@@ -141,7 +141,8 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """Add a token; the text that may be shown now."""
-        self._ids += [token] * (token not in self._detokenizer.hidden)
+        if token not in self._detokenizer.hidden:
+            self._ids.append(token)
         settled = len(self._ids)
         # A decoder with byte fallback replaces all bytes of a run if some of them are not a character.
         while settled and self._detokenizer.is_byte(self._ids[settled - 1]):
@@ -154,11 +155,12 @@ class TextStream:
         return self._show(self._detokenizer.decode(self._ids))
 
     def _show(self, text: str) -> str:
-        end = min((place for place in map(text.find, self._stops) if place >= 0), default=len(text))
+        end = min((start for start in map(text.find, self._stops) if start >= 0), default=len(text))
         # White space at the end of an answer is not shown, and here nobody knows yet whether more text follows.
         visible = text[:end].strip()
-        shown, self._shown = visible[self._shown :], max(self._shown, len(visible))
-        return shown
+        new = visible[self._shown :]
+        self._shown = max(self._shown, len(visible))
+        return new
 
     def _certain(self, text: str) -> int:
         """Length of the part of a text that is not the beginning of a stop string."""

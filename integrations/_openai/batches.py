@@ -57,14 +57,15 @@ class BatchService(NativeChat):
         Raises:
             EndpointError: The service does not know it, or cannot be reached.
         """
-        found = _with_sdk(self._endpoint(), lambda client: client.batches.retrieve(batch))
-        counts, errors = found.request_counts, found.errors.data if found.errors is not None else None
+        retrieved = _with_sdk(self._endpoint(), lambda client: client.batches.retrieve(batch))
+        counts = retrieved.request_counts
+        errors = None if retrieved.errors is None else retrieved.errors.data
         return BatchState(
-            status=found.status,
-            done=found.status in {"completed", "failed", "expired", "cancelled"},
+            status=retrieved.status,
+            done=retrieved.status in {"completed", "failed", "expired", "cancelled"},
             answered=0 if counts is None else counts.completed + counts.failed,
             total=0 if counts is None else counts.total,
-            files=tuple(file for file in (found.output_file_id, found.error_file_id) if file),
+            files=tuple(file for file in (retrieved.output_file_id, retrieved.error_file_id) if file),
             error="; ".join(str(error.message) for error in (errors or [])[:3]),
         )
 

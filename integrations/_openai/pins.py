@@ -50,10 +50,11 @@ class Pin(Frozen):
 
     def changes(self, reply: Mapping[str, Any]) -> list[Change]:
         """The differences of a reply, by its fields ``model`` and ``system_fingerprint``."""
-        found = []
+        changes = []
         for name in ("model", "system_fingerprint"):
-            pinned, seen = getattr(self, name), reply.get(name)
+            pinned = getattr(self, name)
+            seen = reply.get(name)
             if pinned is not None and seen != pinned:
                 shown = repr(seen)[:LONGEST_VALUE]
-                found.append(Change(name, shown, f"{name} is {shown}, but {pinned!r} is pinned"))
-        return found
+                changes.append(Change(name, shown, f"{name} is {shown}, but {pinned!r} is pinned"))
+        return changes

@@ -157,16 +157,17 @@ def tool_calls_of(raw: Any) -> tuple[list[ToolCall], list[InvalidToolCall]]:
     """Tool calls with parsed arguments, and invalid calls: of no function, or with arguments that are not an object."""
     calls: list[ToolCall] = []
     invalid: list[InvalidToolCall] = []
-    for place, call in enumerate(raw if isinstance(raw, list) else [raw] if raw else []):
+    for index, call in enumerate(raw if isinstance(raw, list) else [raw] if raw else []):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):  # left out, the text beside it would pass for the whole answer
             error = "not a call of a function"
             invalid.append(
-                InvalidToolCall(name=None, args=str(call), id=f"call_{place}", error=error, type="invalid_tool_call")
+                InvalidToolCall(name=None, args=str(call), id=f"call_{index}", error=error, type="invalid_tool_call")
             )
             continue
-        name, text = str(function.get("name")), function.get("arguments") or "{}"
-        call_id = str(call.get("id") or f"call_{place}")
+        name = str(function.get("name"))
+        text = function.get("arguments") or "{}"
+        call_id = str(call.get("id") or f"call_{index}")
         try:
             arguments = json.loads(text) if isinstance(text, str) else text
             if not isinstance(arguments, dict):

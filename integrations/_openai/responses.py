@@ -43,23 +43,24 @@ def _unnumbered(response: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     begun["usage"] = None
     for kind in ("created", "in_progress"):
         yield {"type": f"response.{kind}", "response": begun}
-    for place, item in enumerate(response["output"]):
-        at = {"output_index": place, "item_id": item["id"]}
+    for index, item in enumerate(response["output"]):
+        at = {"output_index": index, "item_id": item["id"]}
         empty: dict[str, Any] = {"content": []} if item["type"] == "message" else {"arguments": ""}
         opened = {**item, "status": "in_progress"} | empty
-        yield {"type": "response.output_item.added", "output_index": place, "item": opened}
+        yield {"type": "response.output_item.added", "output_index": index, "item": opened}
         if item["type"] == "function_call":
             yield {"type": "response.function_call_arguments.delta", **at, "delta": item["arguments"]}
             done = {"name": item["name"], "arguments": item["arguments"]}
             yield {"type": "response.function_call_arguments.done", **at, **done}
         else:
             yield from _part_events(item["content"][0], {**at, "content_index": 0})
-        yield {"type": "response.output_item.done", "output_index": place, "item": item}
+        yield {"type": "response.output_item.done", "output_index": index, "item": item}
     yield {"type": f"response.{response['status']}", "response": response}
 
 
 def _part_events(part: Mapping[str, Any], at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    kind, field = part["type"], "text" if part["type"] == "output_text" else "refusal"
+    kind = part["type"]
+    field = "text" if kind == "output_text" else "refusal"
     empty = {**part, field: ""} | ({"logprobs": []} if kind == "output_text" else {})
     more = {"logprobs": part["logprobs"]} if kind == "output_text" else {}
     yield {"type": "response.content_part.added", **at, "part": empty}

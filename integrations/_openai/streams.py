@@ -24,10 +24,11 @@ async def data_of(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
                 continue
             *lines, rest = b"".join(line).split(b"\n")
             line = [rest]
-            for each in lines:
-                if each.startswith(b"data:"):
-                    yield each.removeprefix(b"data:").strip()
-    if (last := b"".join(line)).startswith(b"data:"):
+            for whole in lines:
+                if whole.startswith(b"data:"):
+                    yield whole.removeprefix(b"data:").strip()
+    last = b"".join(line)
+    if last.startswith(b"data:"):
         yield last.removeprefix(b"data:").strip()
 
 

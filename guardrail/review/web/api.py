@@ -127,8 +127,8 @@ class Api:
             shown["content"]["verdict"] = item.content.verdict.shown()
         if item.content.blind and item.decision is None:
             shown["content"] |= {"alternatives": [], "candidate_set": None, "verdict": None}
-            for each in shown["content"].get("items", ()):
-                each |= {"uncertainty": None, "detail": ""}
+            for part in shown["content"].get("items", ()):
+                part |= {"uncertainty": None, "detail": ""}
         undone = self._store.left_undone([item.id]).get(item.id)
         return {"ticket": item.id, **shown, "left_undone": undone}
 

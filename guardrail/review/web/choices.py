@@ -67,14 +67,17 @@ def choices_of(content: Content) -> list[Choice]:
         answers.setdefault(_comparable(text), (text, share))
     calibrated = set(answers)
     for text, share in content.alternatives:
-        if (form := _comparable(text)) not in calibrated:
+        form = _comparable(text)
+        if form not in calibrated:
             first, before = answers.get(form, (text, 0.0))
             answers[form] = (first, before + share)
     unfolded = len(calibrated) or UNFOLDED
-    choices, digits = list[Choice](), iter("123456789")
-    for place, (text, share) in enumerate(answers.values()):
+    choices: list[Choice] = []
+    digits = iter("123456789")
+    for index, (text, share) in enumerate(answers.values()):
         gives, judged = _given_by(content, text)
-        decision, folded = _decision(content, gives, judged), place >= unfolded
+        decision = _decision(content, gives, judged)
+        folded = index >= unfolded
         digit = "" if decision is None or folded else next(digits, "")
         shown = _text_of(gives) if judged else text
         choices.append(Choice(shown, share, sha256_hex(text, 32), gives, judged, decision, folded, digit))

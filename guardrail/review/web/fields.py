@@ -120,7 +120,8 @@ def named_arguments(content: Content, call: ToolCall) -> dict[str, Any]:
     named = {}
     for name, value in call.arguments.items():
         described = _resolved(schema, _mapping(schema.get("properties")).get(name))
-        label, hint = _label(name, described), str(described.get("description") or "")
+        label = _label(name, described)
+        hint = str(described.get("description") or "")
         named[f"{label} ({hint})" if hint and len(hint) <= LINE else label] = value
     return named if len(named) == len(call.arguments) else call.arguments
 
@@ -132,31 +133,33 @@ def _label(name: str, described: Mapping[str, Any]) -> str:
 def arguments_of(content: Content) -> list[tuple[ToolCall, list[ArgumentRow]]]:
     """The candidate's tool calls that an edit may change, each with its arguments and those that its tool knows."""
     calls = () if content.candidate is None else content.candidate.tool_calls
-    return [(call, _arguments(content, place, call)) for place, call in enumerate(calls) if place not in content.fixed]
+    return [(call, _arguments(content, index, call)) for index, call in enumerate(calls) if index not in content.fixed]
 
 
-def _arguments(content: Content, place: int, call: ToolCall) -> list[ArgumentRow]:
+def _arguments(content: Content, index: int, call: ToolCall) -> list[ArgumentRow]:
     schema = content.schemas.get(call.name, {})
     properties, required = _mapping(schema.get("properties")), _list(schema.get("required"))
     rows = []
     for i, name in enumerate(dict.fromkeys([*call.arguments, *properties])):
-        described, given = _resolved(schema, properties.get(name)), name in call.arguments
+        described = _resolved(schema, properties.get(name))
+        is_set = name in call.arguments
         value = call.arguments.get(name)
         boolean = isinstance(value, bool) or described.get("type") == "boolean"
-        options = {json.dumps(each): each for each in ([True, False] if boolean else _list(described.get("enum")))}
-        if options and given:
+        allowed = [True, False] if boolean else _list(described.get("enum"))
+        options = {json.dumps(option): option for option in allowed}
+        if options and is_set:
             options.setdefault(json.dumps(value), value)  # the model's own value is shown, though it is none of these
         widget: Widget = "choice" if options else _widget(described, value)
         rows.append(
             ArgumentRow(
-                field=f"argument:{place}:{i}",
+                field=f"argument:{index}:{i}",
                 name=name,
                 label=_label(name, described),
                 hint=str(described.get("description") or ""),
                 optional=bool(schema) and name not in required,
                 widget=widget,
-                text=_as_text(value, widget) if given and (value is not None or options) else "",
-                options=tuple((text, _option(each)) for text, each in options.items()),
+                text=_as_text(value, widget) if is_set and (value is not None or options) else "",
+                options=tuple((text, _option(option)) for text, option in options.items()),
             )
         )
     return rows
@@ -166,7 +169,7 @@ def _widget(described: Mapping[str, Any], value: Any) -> Widget:
     """The field for an argument: by its value, and by the schema if the call leaves it out."""
     kind = described.get("type")
     if isinstance(value, list) or (value is None and kind == "array"):
-        texts = all(_is_plain(each) and "\n" not in each and each.strip() == each != "" for each in value or ())
+        texts = all(_is_plain(line) and "\n" not in line and line.strip() == line != "" for line in value or ())
         return "lines" if texts and (value or _mapping(described.get("items")).get("type") == "string") else "json"
     if isinstance(value, int | float) or (value is None and kind in ("number", "integer")):
         return "number"

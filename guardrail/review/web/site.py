@@ -322,16 +322,16 @@ def in_words(value: Any, depth: int = 0) -> Markup:
         return Markup("none")
     if isinstance(value, Mapping):
         pair = Markup('<dt>{}</dt><dd class="pre">{}</dd>')
-        rows = (pair.format(in_words(name), in_words(each, depth + 1)) for name, each in value.items())
+        rows = (pair.format(in_words(name), in_words(inner, depth + 1)) for name, inner in value.items())
         return Markup('<dl class="arguments">{}</dl>').format(Markup("").join(rows))
-    rows = (Markup("<li>{}</li>").format(in_words(each, depth + 1)) for each in value)
+    rows = (Markup("<li>{}</li>").format(in_words(inner, depth + 1)) for inner in value)
     return Markup('<ul class="values">{}</ul>').format(Markup("").join(rows))
 
 
-def _result(given: Any) -> Markup:
+def _result(returned: Any) -> Markup:
     """What a tool returned: JSON in words, any other text unchanged."""
     try:
-        value = json.loads(given)
+        value = json.loads(returned)
     except (ValueError, TypeError, RecursionError):
-        return in_words(given)
-    return in_words(value if isinstance(value, dict | list) else given)
+        return in_words(returned)
+    return in_words(value if isinstance(value, dict | list) else returned)

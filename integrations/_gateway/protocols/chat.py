@@ -98,10 +98,10 @@ def chunks(reply: Mapping[str, Any], include_usage: bool) -> Iterator[dict[str, 
     for name in ("content", "refusal"):
         if message[name]:
             yield chunk({name: message[name]}, logprobs=choice["logprobs"] if name == "content" else None)
-    for place, call in enumerate(message.get("tool_calls", ())):
+    for index, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
-        yield chunk({"tool_calls": [{**call, "index": place, "function": {**function, "arguments": ""}}]})
-        yield chunk({"tool_calls": [{"index": place, "function": {"arguments": function["arguments"]}}]})
+        yield chunk({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})
+        yield chunk({"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]})
     yield {**chunk({}, choice["finish_reason"]), **verdict}
     if include_usage:
         yield {**common, "choices": [], "usage": reply["usage"]}

@@ -102,7 +102,9 @@ def _turn(entry: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         raise invalid(f"{where}.role", "must be user or assistant.")
     if isinstance(content, str):
         return [{"role": role, "content": content}]
-    results, calls, rest = list[dict[str, Any]](), list[dict[str, Any]](), list[Any]()
+    results: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    rest: list[Any] = []
     for at, block in objects_in(content, f"{where}.content"):
         kind = block.get("type")
         if kind == "tool_result" and role == "user":
@@ -115,11 +117,13 @@ def _turn(entry: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
             calls.append(function_call(call_id, name, arguments))
         elif kind not in ("thinking", "redacted_thinking") or role == "user":
             rest.append(block)
-    said: Any = content_of(rest, f"{where}.content", _part) if rest else None
+    parts = content_of(rest, f"{where}.content", _part) if rest else None
     if role == "assistant":
-        said = said if said is None else text_of(said)
-        return [{"role": role, "content": said, **({"tool_calls": calls} if calls else {})}]
-    return [*results, *([{"role": role, "content": said}] if said is not None or not results else [])]
+        text = None if parts is None else text_of(parts)
+        return [{"role": role, "content": text, **({"tool_calls": calls} if calls else {})}]
+    if parts is None and results:
+        return results
+    return [*results, {"role": role, "content": parts}]
 
 
 def _part(kind: Any, block: Mapping[str, Any], at: str) -> dict[str, Any] | None:
@@ -127,7 +131,8 @@ def _part(kind: Any, block: Mapping[str, Any], at: str) -> dict[str, Any] | None
         return {"type": "text", "text": need(block.get("text"), str, f"{at}.text")}
     if kind != "image":
         return None
-    source, at = need(block.get("source"), dict, f"{at}.source"), f"{at}.source"
+    at = f"{at}.source"
+    source = need(block.get("source"), dict, at)
     if source.get("type") == "url":
         return image(need(source.get("url"), str, f"{at}.url"))
     if source.get("type") != "base64":
@@ -175,15 +180,15 @@ def events(message: Mapping[str, Any], _: bool) -> Iterator[dict[str, Any]]:
     ended = {name: message[name] for name in ("stop_reason", "stop_sequence", "stop_details")}
     begun = {**message, **dict.fromkeys(ended), "content": [], "usage": {**usage, "output_tokens": 0}}
     yield {"type": "message_start", "message": begun}
-    for place, block in enumerate(message["content"]):
+    for index, block in enumerate(message["content"]):
         if block["type"] == "text":
             empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
         else:
             spelled = json.dumps(block["input"], ensure_ascii=False)
             empty, delta = {**block, "input": {}}, {"type": "input_json_delta", "partial_json": spelled}
-        yield {"type": "content_block_start", "index": place, "content_block": empty}
-        yield {"type": "content_block_delta", "index": place, "delta": delta}
-        yield {"type": "content_block_stop", "index": place}
+        yield {"type": "content_block_start", "index": index, "content_block": empty}
+        yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
     yield {"type": "message_delta", "delta": ended, "usage": usage, "guardrail": message["guardrail"]}
     yield {"type": "message_stop"}
 
