@@ -27,6 +27,7 @@ from .frame.app import command
 from .frame.calls import UNDECIDED, Learning, learn_calls, print_decisions, print_waiting
 from .frame.files import keep_inputs, opened_store
 from .frame.flags import load_settings, with_flags
+from .frame.options import refuse_options
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_verdict
 
@@ -52,8 +53,12 @@ def learn(
     """
     asked = load_settings(Learning, None, {**given, "source": source})
     if asked.tool is not None and asked.artifact is None:
+        ignored = {name: given[name] for name in ("earlier", "test_fraction", "since", "monitor")}
+        refuse_options("has no effect with --tool. Leave it out.", ignored)
         learn_calls(asked, asked.tool)
     elif asked.artifact is not None and asked.tool is None:
+        ignored = {name: given[name] for name in ("records", "compare", "model", "tools", "system")}
+        refuse_options("has no effect with --artifact. Leave it out.", ignored)
         _learn_answers(asked, asked.artifact)
     else:
         raise UsageError(

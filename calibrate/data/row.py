@@ -31,7 +31,7 @@ class RawRow:
         textual: Whether every value is a text (of a table), so that lists and numbers have to be parsed; None for a
             cell that says that it has no value.
         decimal_comma: Whether numbers are written with a decimal comma: "0,9".
-        columns: Columns by field, where values are by field (`ColumnMap.fields`): errors name the column.
+        columns: Columns by field, where values are by field (`ColumnMap.by_field`): errors name the column.
     """
 
     where: str

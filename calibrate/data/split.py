@@ -92,8 +92,8 @@ def one_per_question(records: Sequence[Record]) -> RecordTable:
     the records are returned unchanged.
     """
     table = table_of(records)
-    places = _one_of_each(table, _question_codes(table))
-    return table if len(places) == len(table) else table.take(places)
+    positions = _one_of_each(table, _question_codes(table))
+    return table if len(positions) == len(table) else table.take(positions)
 
 
 def _one_of_each(table: RecordTable, codes: NDArray[Any]) -> Places:

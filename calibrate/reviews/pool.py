@@ -37,7 +37,7 @@ Missing = Literal["wait", "wrong", "leave-out"]
 """
 
 
-Said = Literal["approve", "edit", "reject"]
+CandidateAction = Literal["approve", "edit", "reject"]
 """What a decision says of a candidate: it was right, it should have been another, or it was wrong."""
 
 
@@ -62,7 +62,7 @@ class Reviewed:
     messages: tuple[dict[str, Any], ...] | None
     correct: bool | None
     open: bool
-    action: Said | None
+    action: CandidateAction | None
     arrived: float
 
 
@@ -229,7 +229,7 @@ def all_items(store: ReviewStore) -> Iterator[Item]:
         offset += len(page)
 
 
-def said(action: str) -> Said:
+def candidate_action(action: str) -> CandidateAction:
     """What a decision says of the candidate. A person who answers in its place, the agent or the user, rejects it."""
     if action == "approve":
         return "approve"
@@ -260,7 +260,7 @@ def _reviewed(item: Item, verdict: Verdict) -> ReviewedItem:
             f"item {item.id} is an accepted answer without its audit rate (metadata {AUDIT_RATE!r} is {rate!r}), so "
             "the number of answers it stands for is unknown. Fill the queue with guardrail.review.audit_sample."
         )
-    action = None if item.decision is None else said(item.decision.action)
+    action = None if item.decision is None else candidate_action(item.decision.action)
     group, *threads = (item.content.metadata.get(name) for name in ("group", "thread_id", "conversation"))
     labels = tuple[bool | None, ...]()
     if action is not None:

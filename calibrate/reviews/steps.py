@@ -28,7 +28,7 @@ from ..data.records import GIVEN, Record, RecordFile
 from ..data.table import table_of
 from ..pipeline import part_header
 from ..scoring.compute import score_records
-from .pool import NOBODY, Reviewed, Said, all_items, name_of, said
+from .pool import NOBODY, CandidateAction, Reviewed, all_items, candidate_action, name_of
 
 if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
@@ -55,7 +55,7 @@ class ReviewedStep(Reviewed):
 class _Decided:
     """A decision about some calls of a message, and what an edit put in their place."""
 
-    action: Said | None
+    action: CandidateAction | None
     ours: tuple[ToolCall, ...]
     theirs: tuple[ToolCall, ...] = ()
 
@@ -156,7 +156,7 @@ def labelled(
             f"no message of {file.path} that people decided about {what}. Name the file that the agent's records= "
             "wrote."
         )
-    records = [drawn[step.id].model_copy(update=_said(step, rule)) for step in used]
+    records = [drawn[step.id].model_copy(update=_label_fields(step, rule)) for step in used]
     part = replace(file, header=part_header(file.header, records), records=table_of(records))
     if rule is None:
         spec = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews"})
@@ -172,7 +172,7 @@ def labelled(
     return score_records(replace(part, records=table_of(records)), [estimator]), n_both_ways
 
 
-def _said(step: ReviewedStep, rule: CorrectnessRule | None) -> dict[str, Any]:
+def _label_fields(step: ReviewedStep, rule: CorrectnessRule | None) -> dict[str, Any]:
     """The fields of a record that a decision says: its label, or what is right or wrong for a rule to compare with."""
     if rule is None:
         return {"group": step.group, "correct": step.correct}
@@ -190,7 +190,7 @@ def _reviewed(proposed: Sequence[ToolCall], decided: Sequence[_Decided], *, open
     """Combine the decisions about a message; a decision about none of its calls is about an answer."""
     actions = [decision.action for decision in decided]
     gated = frozenset(call.name for decision in decided for call in decision.ours) or frozenset({ANSWER})
-    worst_first: tuple[Said | None, ...] = ("reject", None, "edit", "approve")
+    worst_first: tuple[CandidateAction | None, ...] = ("reject", None, "edit", "approve")
     action = next((kind for kind in worst_first if kind in actions), None)
     reference: str | None = None
     if action in ("approve", "edit") and gated != {ANSWER}:
@@ -238,7 +238,7 @@ def _decided(item: Item) -> _Decided:
     edited = () if decision.candidate is None else gated(decision.candidate.tool_calls)
     if decision.action == "edit" and ours and len(edited) != len(ours):
         return _Decided("reject", ours)  # a text, or more calls, in place of these: they were wrong
-    return _Decided(said(decision.action), ours, edited)
+    return _Decided(candidate_action(decision.action), ours, edited)
 
 
 def _step_of(checkpoint: Any, thread: str, *, open_: bool) -> ReviewedStep | None:
@@ -296,7 +296,7 @@ def _answered(value: Mapping[str, Any], answer: Any) -> Iterator[_Decided]:
     for index, action in enumerate(actions):
         ours = (ToolCall(name=action["name"], arguments=action["args"]),)
         decision = decisions[index] if index < len(decisions) else None
-        kind = None if decision is None or decision["type"] == "lapse" else said(decision["type"])
+        kind = None if decision is None or decision["type"] == "lapse" else candidate_action(decision["type"])
         edited = decision["edited_action"] if decision is not None and kind == "edit" else None
         theirs = () if edited is None else (ToolCall(name=edited["name"], arguments=edited["args"]),)
         yield _Decided(kind, ours, theirs)

@@ -229,9 +229,11 @@ class Builder:
         stored = None
         if value is None or not str(value).strip():
             missing = missing or Missing(Unmeasured.NOT_RECORDED, f"the file has no value in column {score.column!r}")
-        elif (stored := _stored(row, score, value)) is None:
-            self.cautions.unmeasured("scores have values")
-            missing = missing or Missing(Unmeasured.NOT_RECORDED, f"column {score.column!r} has a placeholder here")
+        else:
+            stored = _stored(row, score, value)
+            if stored is None:
+                self.cautions.unmeasured("scores have values")
+                missing = missing or Missing(Unmeasured.NOT_RECORDED, f"column {score.column!r} has a placeholder here")
         if missing is None:
             return Uncertainty(value=stored, unit=score.spec.unit, estimator=score.key)
         return Uncertainty(

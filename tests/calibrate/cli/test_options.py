@@ -9,7 +9,7 @@ import pytest
 from calibrate.ledger import ledger_of
 from guardrail.artifact import CalibrationArtifact
 from tests.calibrate import fakes
-from tests.calibrate.commands import run
+from tests.calibrate.commands import Command, run
 
 
 def test_a_rule_takes_options_and_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,18 +58,34 @@ def test_the_questions_kept_out_of_a_fit_remember_the_fits_on_their_labels(recor
     assert "2 fits have used these labels" in shown
 
 
+CASCADE = ("fit", "small.jsonl", "large.jsonl", "--cascade", "--alpha", "0.1")
+CALLS = ("learn", "reviews.db", "--tool", "transfer")
+ANSWERS = ("learn", "reviews.db", "--artifact", "artifact.json")
+SCOPES = ("plan", "--records", "scored.jsonl", "--alpha", "0.1", "--accuracy", "0.7", "--auroc", "0.8")
+
+
 @pytest.mark.parametrize(
-    "option",
+    ("command", "option", "value"),
     [
-        ("--test-fraction", "0.3"),
-        ("--test", "test.jsonl"),
-        ("--by", "group"),
-        ("--human-labels", "people.jsonl"),
-        ("--count-repeats",),
-        ("--map", "confidence=p"),
+        (CASCADE, "--test-fraction", "0.3"),
+        (CASCADE, "--test", "test.jsonl"),
+        (CASCADE, "--by", "group"),
+        (CASCADE, "--human-labels", "people.jsonl"),
+        (CASCADE, "--count-repeats", None),
+        (CASCADE, "--map", "confidence=p"),
+        (CALLS, "--since", "2026-01-01"),
+        (CALLS, "--test-fraction", "0.5"),
+        (CALLS, "--monitor", "desk-1"),
+        (CALLS, "--earlier", "old.json"),
+        (ANSWERS, "--records", "agent.records.jsonl"),
+        (ANSWERS, "--compare", "to,amount"),
+        (ANSWERS, "--model", "openai:gpt-4o-mini"),
+        (SCOPES, "--n", "500"),
+        (SCOPES, "--acceptance", "0.4"),
     ],
 )
-def test_a_cascade_refuses_options_that_it_would_ignore(option: tuple[str, ...]) -> None:
-    """Whoever asks for a test must not deploy a cascade that nothing tested."""
-    shown = run("fit", "small.jsonl", "large.jsonl", "--cascade", "--alpha", "0.1", *option, code=2)
-    assert f"{option[0]} has no effect on a cascade. Leave it out." in shown
+def test_an_option_that_would_be_ignored_is_refused(command: Command, option: str, value: str | None) -> None:
+    """Whoever asks for a test, or leaves days out, must not deploy a gate for which that was not done."""
+    shown = run(*command, *filter(None, (option, value)), code=2)
+    assert f"{option} has no effect " in shown
+    assert "Leave it out." in shown
