@@ -98,8 +98,10 @@ def _argument(option: re.Match[str]) -> str:
         return f"drop the column {field}" if column == "-" else f"{field}={json.dumps(_listed(column))}"
     elif name == "score":
         return f'score="{text}"'
+    elif name == "map":
+        return "the arguments"
     elif name not in _SETTINGS:
-        return f"{_FLAGS[name]}" if name in _FLAGS else "the arguments" if name == "map" else option[0]
+        return str(_FLAGS.get(name, option[0]))
     number = text.replace(".", "", 1).isdecimal()
     return f"settings=calibrate.ImportSettings({name.replace('-', '_')}={text if number else json.dumps(text)})"
 
@@ -447,7 +449,7 @@ class Records:
 
     def _refuse_unready(self, score: str | None) -> None:
         """Refuse to fit records without scores or labels, and name the call that makes them."""
-        by_item = (score or (*self.file.header.whole_answer_keys, ITEMS)[0]) == ITEMS
+        by_item = score == ITEMS or (not score and not self.file.header.whole_answer_keys)
         notes = "".join(f" {note}." for note in self.notes if note.startswith("Columns "))
         if not self.file.header.estimators:
             raise UsageError(
@@ -577,8 +579,11 @@ def _imported(
     columns, names = settings.columns, column_names(numbered)
     computable = any(name in names for field in ("samples", "option_scores") for name in columns.of(field))
     with _arguments_named():
-        if not columns.scores and not computable and (recognised := with_recognised(numbered, settings)) is not None:
-            settings, notes = recognised[0], [recognised[1]]
+        if not columns.scores and not computable:
+            recognised = with_recognised(numbered, settings)
+            if recognised is not None:
+                settings, note_of_columns = recognised
+                notes.append(note_of_columns)
         imported = (import_documents if items else import_rows)(numbered, settings, name="frame")
     file = imported.file
     if model is not None:

@@ -55,7 +55,8 @@ def p_people(people: ArrayLike, judge: ArrayLike, judge_only: ArrayLike, alpha: 
     rest = np.asarray(judge_only, dtype=np.float64)
     w = 0.0
     # A judge that always says the same corrects nothing, and without other answers nothing can be carried over.
-    if rest.size and (spread := float(j.var())) > 0:
+    spread = float(j.var())
+    if rest.size and spread > 0:
         w = float(np.clip(((h - h.mean()) * (j - j.mean())).mean() / ((1 + h.size / rest.size) * spread), 0.0, 1.0))
     residual = np.append(h - w * j, 1.0)  # the last is the adverse answer
     estimate = float(residual.mean())
@@ -278,7 +279,8 @@ def _unlike_a_sample(pool: Scored, sampled: NDArray[np.bool_], labels: GivenLabe
     people = f"the answers in {labels.path}"
     if not min(inside.size, outside.size):
         return None
-    if (p := selection_p(pool.error, sampled)) < SELECTED:
+    p = selection_p(pool.error, sampled)
+    if p < SELECTED:
         wrong = f"{int(inside.sum())} of the {inside.size}", f"{int(outside.sum())} of the other {outside.size}"
         return f"of {people} the judge calls {wrong[0]} wrong, and {wrong[1]} (p = {p:.1g})"
     if min(inside.size, outside.size) < FEWEST_COMPARED:

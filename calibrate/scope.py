@@ -167,7 +167,10 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
     waits = waiting_of(used)
     labelled, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
     # Fewer would hardly ever be refused: the asymptotic p-value means little there.
-    if min(labelled.size, waiting.size) >= FEWEST_COMPARED and (p := ks_two_sample(labelled, waiting)[1]) < SELECTED:
+    if min(labelled.size, waiting.size) < FEWEST_COMPARED:
+        return scope
+    _, p = ks_two_sample(labelled, waiting)
+    if p < SELECTED:
         raise UsageError(
             f"the {labelled.size} labelled questions of {file.path} differ in {estimator} from the {waiting.size} "
             f"without a label (p = {p:.1g}): they are not a random part, so a threshold fitted on them would not hold "

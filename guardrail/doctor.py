@@ -135,7 +135,9 @@ def examine(
     Raises:
         UsageError: Neither an artifact nor a model is named.
     """
-    models = [] if model is None else [model] if isinstance(model, str | BaseChatModel) else list(model)
+    models: list[str | BaseChatModel] = []
+    if model is not None:
+        models = [model] if isinstance(model, str | BaseChatModel) else list(model)
     if path is None:
         if not models:
             raise UsageError("name an artifact, a model to probe (--model), or both.")

@@ -59,7 +59,9 @@ def server_words(error: object, secrets: Iterable[str] = ()) -> str:
     body = getattr(error, "body", None)
     inner = body.get("error", body) if isinstance(body, dict) else body
     message = inner.get("message") if isinstance(inner, dict) else inner
-    text = message if isinstance(message, str) else "" if body is not None else str(error)
+    text = str(error) if body is None else ""
+    if isinstance(message, str):
+        text = message
     for secret in secrets:
         text = text.replace(secret, "***")
     text = visible(_KEY.sub("***", " ".join(text.split())))

@@ -69,8 +69,11 @@ def experiment(name: str, n: int, *, alphas: Sequence[float] = (), sizes: Sequen
         sizes: Calibration sizes of that table; a single one is the size elsewhere. Default: the paper's that fit, or of
             a small pool an eighth, a quarter and a half.
     """
-    alpha, levels = alphas[:1] or [ALPHA], alphas if len(alphas) > 1 else ALPHAS
-    size = [sizes[0] if len(sizes) == 1 else N_CALIBRATION if 3 * n >= 4 * N_CALIBRATION else n // 2]
+    alpha = alphas[:1] or [ALPHA]
+    levels = alphas if len(alphas) > 1 else ALPHAS
+    size = [N_CALIBRATION if 3 * n >= 4 * N_CALIBRATION else n // 2]
+    if len(sizes) == 1:
+        size = [sizes[0]]
     match name:
         case "main":
             return Experiment(METHODS, alpha, size)

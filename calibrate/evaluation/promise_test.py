@@ -94,7 +94,10 @@ def labelled_needed(errors: int, n: int, target: float, level: float, *, anytime
     Errors are counted to the unfavourable side of a half item (up for supporting, down for refuting), so the number is
     a good guess, not a promise.
     """
-    if n == 0 or (rate := errors / n) == target:
+    if n == 0:
+        return None
+    rate = errors / n
+    if rate == target:
         return None
 
     def decided(size: int) -> bool:

@@ -79,8 +79,9 @@ class Observers:
         Raises:
             UsageError: Something else.
         """
-        alone = hooks is None or isinstance(hooks, SafetySwitch) or callable(hooks) or not isinstance(hooks, Iterable)
-        listed = () if hooks is None else (hooks,) if alone else tuple(hooks)
+        listed = () if hooks is None else (hooks,)
+        if isinstance(hooks, Iterable) and not (isinstance(hooks, SafetySwitch) or callable(hooks)):
+            listed = tuple(hooks)
         functions = tuple(each for each in listed if not isinstance(each, SafetySwitch))
         for observer in functions:
             if not callable(observer):

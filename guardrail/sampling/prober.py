@@ -145,7 +145,8 @@ def probe_steps(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> Ste
         # The probe runs within one slot, taken first: a guard inside a call may wait for this probe and hold the last
         # slot.
         yield take_slot(slots)
-        probes, turn = entry.probes, entry.turns.setdefault((os.getpid(), (yield _LOOP)), Limit(1))
+        probes = entry.probes
+        turn = entry.turns.setdefault((os.getpid(), (yield _LOOP)), Limit(1))
         yield from turn.acquire()
         slots.callback(turn.release)
         if entry.last is not None and entry.probes > probes and _serves(entry.last, plan):
@@ -174,7 +175,8 @@ def fault_steps(
     """
     began = monotonic()
     report, cost = yield from probe_steps(model, plan, again=False)
-    if cost.calls and (seconds := monotonic() - began) > SLOW_PROBE:
+    seconds = monotonic() - began
+    if cost.calls and seconds > SLOW_PROBE:
         log.warning("guardrail: the probe of the endpoint took %.0f s, and questions waited for it", seconds)
     now = report.greedy if report is not None and cost.calls else None
     if fingerprint and now and (difference := unlike(fingerprint, now)):

@@ -89,8 +89,9 @@ def _apart_from_space(letters: str, pieces: Sequence[tuple[str, bool]]) -> tuple
             if letter == BROKEN:  # or another part of the character before
                 onwards |= counts & (wide << 1)
             if not onwards:
-                within = not complete and counts & whole
-                return (index + 1, len(spelled) - at) if within else None if last is None else (last, 0)
+                if not complete and counts & whole:
+                    return index + 1, len(spelled) - at
+                return None if last is None else (last, 0)
             counts = onwards
         if spelled.strip() and counts & whole:
             last = index + 1
