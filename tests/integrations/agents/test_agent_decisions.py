@@ -85,6 +85,7 @@ def cached() -> Iterator[None]:
 
 @pytest.mark.usefixtures("cached")
 def test_a_cache_gives_nobody_the_decision_of_another_thread() -> None:
+    """One customer's approved transfer would run for another."""
     agent = agent_of(AgentChat(steps={("what?", 0): [f"ans{k}" for k in range(5)]}))
     decisions = {"1": APPROVE, "2": respond("No."), "3": respond("It is 500.")}
     answers = {}
@@ -131,6 +132,7 @@ def test_middleware_that_writes_messages_makes_no_approval_void(other: Any, firs
 
 @pytest.mark.parametrize("decision", [APPROVE, respond("mine")])
 def test_middleware_that_asks_another_model_cannot_replace_what_was_decided(decision: dict[str, Any]) -> None:
+    """The person approved another answer."""
     other = AgentChat(steps={("what?", 0): ["other"]}, name_of_model="other")
 
     @wrap_model_call
@@ -157,6 +159,7 @@ class StopsOnce(AgentMiddleware):
 
 
 def test_a_decision_that_did_not_go_out_is_not_given_out_in_the_next_turn() -> None:
+    """It would answer another question."""
     model = Counter()
     agent = agent_of(model, StopsOnce())
     agent.invoke({"messages": "what?"}, thread())
@@ -166,6 +169,7 @@ def test_a_decision_that_did_not_go_out_is_not_given_out_in_the_next_turn() -> N
 
 
 def test_what_an_application_adds_while_a_person_decides_stays() -> None:
+    """A note of the application would be lost with the placeholder."""
     agent = agent_of(Counter())
     agent.invoke({"messages": "what?"}, thread())
     agent.update_state(thread(), {"messages": [HumanMessage("else?")]})
@@ -174,6 +178,7 @@ def test_what_an_application_adds_while_a_person_decides_stays() -> None:
 
 
 def test_what_comes_with_the_decision_stays() -> None:
+    """A message that is sent with the decision would be lost."""
     agent = agent_of(Counter())
     agent.invoke({"messages": "what?"}, thread())
     both: Any = Command(resume={"decisions": [APPROVE]}, update={"messages": [HumanMessage("else?")]})
@@ -181,6 +186,7 @@ def test_what_comes_with_the_decision_stays() -> None:
 
 
 def test_an_application_may_remove_the_line_that_says_it_is_held() -> None:
+    """The resumed run would fail on a message that is gone."""
     agent = agent_of(Counter())
     line = agent.invoke({"messages": "what?"}, thread())["messages"][-1]
     agent.update_state(thread(), {"messages": [RemoveMessage(id=line.id)]})
@@ -193,6 +199,7 @@ def test_an_application_may_remove_the_line_that_says_it_is_held() -> None:
 
 @pytest.mark.parametrize("decision", [REJECT, respond("not now"), LAPSE])
 def test_text_beside_a_call_that_does_not_run_does_not_go_out(decision: dict[str, Any]) -> None:
+    """The user would read that the transfer is done."""
     agent = agent_of(unsure_transfer("I have sent it."))
     agent.invoke({"messages": "pay bob"}, thread())
     modes: Any = ["messages", "values"]
@@ -212,6 +219,7 @@ def test_text_beside_a_call_that_does_not_run_does_not_go_out(decision: dict[str
     ],
 )
 def test_text_beside_several_calls_goes_out_if_all_of_them_may_run(decisions: Any, text: str) -> None:
+    """It speaks of all of them."""
     agent = agent_of(unsure_transfer("Both are on their way.", ("transfer", {"to": "eve", "amount": 1})))
     agent.invoke({"messages": "pay bob"}, thread())
     assert texts(decide(agent, *decisions))[1] == text
@@ -242,6 +250,7 @@ def structured_and_call() -> AgentChat:
     ],
 )
 def test_a_structured_answer_beside_a_call_is_decided_about(decisions: Any, structured: int | None, ran: str) -> None:
+    """It would go out with the decision about the call alone."""
     agent = structured_agent(structured_and_call(), ToolStrategy(Weather), native=False)
     value = interrupt_of(agent.invoke({"messages": "pay bob"}, thread()))
     assert [action["name"] for action in value["action_requests"]] == ["Weather", "transfer"]
@@ -283,6 +292,8 @@ def test_a_call_that_is_repeated_after_an_edit_or_a_resume_is_not_run_on_the_ear
 
 @pytest.mark.parametrize("name", ["", "qwen2.5-7b", "gpt-4o-mini", "unnamed"])
 def test_a_schema_as_response_format_is_asked_for_as_without_a_gate(name: str) -> None:
+    """The guard must not change how the model is asked, or calibration would be about another request."""
+
     class Named(AgentChat):
         model_name: str = name
 
@@ -295,6 +306,8 @@ def test_a_schema_as_response_format_is_asked_for_as_without_a_gate(name: str) -
 
 
 def test_the_name_is_that_of_the_innermost_text() -> None:
+    """LangChain chooses by the name how structured output is asked for."""
+
     class Wrapped(AgentChat):
         model: Any = None
 
@@ -316,6 +329,7 @@ def test_the_name_is_that_of_the_innermost_text() -> None:
 def test_native_structured_output_is_released_or_replaced_and_never_stuck(
     strategy: Any, decision: dict[str, Any], text: str, degrees: int | None
 ) -> None:
+    """LangChain would ask the model again for an object, after the decision."""
     model = native_weather()
     agent = structured_agent(model, strategy, native=True)
     agent.invoke({"messages": "cold?"}, thread())
@@ -328,6 +342,7 @@ def test_native_structured_output_is_released_or_replaced_and_never_stuck(
 
 
 def test_native_structured_output_that_abstains_raises() -> None:
+    """A text in place of the object would be parsed."""
     agent = structured_agent(native_weather(), ProviderStrategy(Weather), native=True, on_abstain="message")
     with pytest.raises(AbstainedError):
         agent.invoke({"messages": "cold?"}, thread())
@@ -351,6 +366,8 @@ def command_of(form: str, call_id: str) -> Any:
 
 @pytest.mark.parametrize("form", ["text", "blocks", "mapping", "pairs"])
 def test_the_model_is_told_of_an_edit_whatever_the_tool_returns(form: str) -> None:
+    """The model would repeat the call that the person changed."""
+
     class Returns(AgentMiddleware):
         def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
             call_id = request.tool_call["id"]
@@ -369,6 +386,7 @@ def test_the_model_is_told_of_an_edit_whatever_the_tool_returns(form: str) -> No
 
 
 def test_calls_that_share_an_id_are_decided_about_one_by_one() -> None:
+    """Some models give all calls one id, and the approval of one would run the other."""
     ran: list[tuple[str, int]] = []
 
     @tool
@@ -403,6 +421,7 @@ WEI = 25 * 10**18
 
 @pytest.mark.parametrize("sure", [False, True])
 def test_a_call_that_a_state_cannot_hold_is_held_with_the_reason(sure: bool) -> None:
+    """The checkpointer would fail, and the thread be lost."""
     transfers = [calls(("transfer", {"to": "bob", "amount": WEI + (0 if sure else k)})) for k in range(5)]
     agent = agent_of(AgentChat(steps={("pay bob", 0): transfers, ("pay bob", 1): ["Done."]}))
     value = interrupt_of(agent.invoke({"messages": "pay bob"}, thread()))
@@ -413,6 +432,7 @@ def test_a_call_that_a_state_cannot_hold_is_held_with_the_reason(sure: bool) -> 
 
 
 def test_so_is_one_in_a_plain_graph() -> None:
+    """The checkpointer would fail, and the thread be lost."""
     model = AgentChat(steps={("pay bob", 0): [calls(("transfer", {"to": "bob", "amount": WEI}))]})
     graph = graph_of(model)
     value = interrupt_of(graph.invoke({"messages": ["pay bob"]}, thread()))
@@ -447,6 +467,7 @@ class FailsOnce(AgentMiddleware):
 
 
 def test_an_approved_answer_goes_out_after_an_error_but_not_to_another_question() -> None:
+    """A model that was down after the decision would lose it, or answer the next question with it."""
     model = Counter()
     agent = agent_of(model, Jumps(), FailsOnce())
     agent.invoke({"messages": "what?"}, thread())
@@ -457,6 +478,7 @@ def test_an_approved_answer_goes_out_after_an_error_but_not_to_another_question(
 
 
 def test_it_goes_out_when_the_same_run_goes_on() -> None:
+    """A run that is retried would lose the decision."""
     model = Counter()
     agent = agent_of(model, Jumps(), FailsOnce())
     agent.invoke({"messages": "what?"}, thread())
@@ -484,6 +506,7 @@ def lone_weather() -> AgentChat:
 def test_a_structured_answer_alone_is_shown_and_edited_as_json(
     decision: dict[str, Any], text: str, degrees: int | None
 ) -> None:
+    """A person can only correct what is shown."""
     model = lone_weather()
     agent = structured_agent(model, ToolStrategy(Weather, handle_errors=False), native=False)
     value = interrupt_of(agent.invoke({"messages": "cold?"}, thread()))
@@ -495,6 +518,7 @@ def test_a_structured_answer_alone_is_shown_and_edited_as_json(
 
 
 def test_an_edited_structured_answer_that_fits_no_schema_goes_out_as_text() -> None:
+    """The person's words would be lost, or the model asked again."""
     agent = structured_agent(structured_and_call(), ToolStrategy(Weather, handle_errors=False), native=False)
     agent.invoke({"messages": "pay bob"}, thread())
     result = decide(agent, edit("Weather", degrees="about three"), APPROVE)

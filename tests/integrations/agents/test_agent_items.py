@@ -50,6 +50,7 @@ def by_call(model: AgentChat) -> CalibrationArtifact:
 
 
 def test_a_structured_answer_of_an_agent_is_given_whole_or_waits_for_a_person() -> None:
+    """LangChain would ask the model again for the fields that are left out."""
     sure, doubtful = [call(20)], [call(20), call(21), call(22), call(20), call(20)]
     model = AgentChat(steps={("warm?", 0): sure, ("cold?", 0): doubtful})
     agent = agent_of(model, by_call(model), ToolStrategy(Weather))
@@ -65,6 +66,7 @@ def test_a_structured_answer_of_an_agent_is_given_whole_or_waits_for_a_person() 
 
 
 def test_a_structured_answer_that_is_held_back_is_not_given_in_part() -> None:
+    """The application would take the part for the whole."""
     model = AgentChat(steps={("cold?", 0): [call(20), call(21), call(22), call(20), call(20)]})
     agent = agent_of(model, by_call(model), ToolStrategy(Weather), on_abstain="message")
     with pytest.raises(AbstainedError) as caught:  # a text would be read as an answer that the agent must mend
@@ -94,6 +96,7 @@ CORRECTED = {"type": "edit", "edited_action": {"name": "transfer", "args": {"to"
 
 @pytest.mark.parametrize(("decision", "sent"), [({"type": "approve"}, "sent 5 to bob"), (CORRECTED, "sent 7 to bob")])
 def test_a_call_with_an_argument_that_is_held_back_waits_for_a_person(decision: dict[str, Any], sent: str) -> None:
+    """A tool would run without an argument that the model gave it."""
     # All agree about whom, half about how much.
     running, model = agent([sending(5), sending(5), sending(6), sending(7)])
     result = running.invoke({"messages": "pay bob"}, CONFIG)
@@ -105,11 +108,13 @@ def test_a_call_with_an_argument_that_is_held_back_waits_for_a_person(decision: 
 
 
 def test_a_call_with_all_arguments_kept_runs() -> None:
+    """A person would be asked about a sure call."""
     running, _ = agent([sending(5), sending(5), sending(5), sending(6)])
     assert "sent 5 to bob" in texts(running.invoke({"messages": "pay bob"}, CONFIG))
 
 
 def test_of_an_answer_in_json_only_the_kept_fields_go_out() -> None:
+    """The user would read a field that is not sure."""
     text, other = '{"name": "Bob", "owes": 5}', '{"name": "Bob", "owes": 7}'
     model = AgentChat(steps={("who", 0): [text, other, other, text, other]})
     artifact = make_artifact(

@@ -43,6 +43,7 @@ def raised(agent: Any, question: Any = "what?", config: Any = CONFIG) -> Abstain
 
 @pytest.mark.parametrize("first", [False, True])
 async def test_a_retry_draws_nothing_and_gets_the_same_verdict(first: bool) -> None:
+    """Drawing until the gate accepts would void the artifact's promise."""
     model = Counter()
     error = raised(agent_of(model, retry(), first=first))
     assert (error.verdict.reason, model.made) == (Reason.ABOVE_THRESHOLD, 5)
@@ -54,6 +55,7 @@ async def test_a_retry_draws_nothing_and_gets_the_same_verdict(first: bool) -> N
 
 
 def test_running_the_same_step_again_is_a_retry_too() -> None:
+    """A program that goes back to a checkpoint would draw until the gate accepts."""
     model = Counter()
     agent = agent_of(model)
     raised(agent)
@@ -62,6 +64,7 @@ def test_running_the_same_step_again_is_a_retry_too() -> None:
 
 
 def test_another_turn_is_asked_anew_and_the_same_prompt_in_another_thread_is_not() -> None:
+    """Who asks again in a new thread would draw until the gate accepts."""
     model = Counter()
     agent = agent_of(model)
     raised(agent)
@@ -72,6 +75,7 @@ def test_another_turn_is_asked_anew_and_the_same_prompt_in_another_thread_is_not
 
 
 def test_other_messages_in_the_same_step_are_another_question() -> None:
+    """The answer to the old messages would be given for the new ones."""
     model = Counter()
 
     @wrap_model_call
@@ -86,6 +90,7 @@ def test_other_messages_in_the_same_step_are_another_question() -> None:
 
 
 def test_what_could_not_be_measured_is_tried_again() -> None:
+    """An outage of a second would hold the question back for as long as it is remembered."""
     model = AgentChat(steps={("what?", 0): [ConnectionError("down")]})
     error = raised(agent_of(model, retry()))
     assert isinstance(error, UnmeasuredError)
@@ -93,6 +98,7 @@ def test_what_could_not_be_measured_is_tried_again() -> None:
 
 
 def test_what_an_alarm_held_back_is_judged_again_and_not_drawn_again() -> None:
+    """Once the alarm is over, good answers must go out without a second draw."""
     model, switch = AgentChat(steps={("what?", 0): ["Paris"]}), Alarmed()
     looks = []
     switch.objection = lambda: looks.append(1) or "The error rate has risen."  # type: ignore[method-assign,func-returns-value]
@@ -107,6 +113,7 @@ def down(verdict: Any) -> Any:
 @pytest.mark.parametrize("path", [down, RunnableLambda(down)], ids=["handler", "runnable"])
 @pytest.mark.parametrize("first", [False, True])
 def test_a_failing_way_out_of_an_abstention_is_no_reason_to_draw_again(path: Any, first: bool) -> None:
+    """The verdict stands, so a second draw would only select."""
     model = Counter()
     artifact = artifact_of(model)
     own = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"], on_abstain=path)
@@ -134,6 +141,7 @@ def twice(request: Any, handler: Any) -> Any:
 @pytest.mark.parametrize("other", [swallowing, twice], ids=["swallowing", "twice"])
 @pytest.mark.parametrize("first", [True, False])
 def test_middleware_that_asks_again_about_a_held_message_draws_it_once(other: Any, first: bool) -> None:
+    """Middleware that takes the hold for a failure would draw until the gate accepts."""
     model = Counter()
     artifact = artifact_of(model)
     own = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"])
@@ -144,6 +152,7 @@ def test_middleware_that_asks_again_about_a_held_message_draws_it_once(other: An
 
 
 def test_middleware_that_asks_again_about_a_message_in_place_of_an_answer_gets_it_again() -> None:
+    """Middleware that is not content with an abstention would draw until the gate accepts."""
     model = Counter()
     artifact = artifact_of(model)
     own = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"], on_abstain="message")

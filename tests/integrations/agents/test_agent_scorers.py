@@ -66,22 +66,26 @@ def answer_of(amount: int, **options: Any) -> str:
 
 
 def test_each_gate_asks_its_own_scorer_about_its_candidates() -> None:
+    """Each question to a scorer costs a model call."""
     assert answer_of(5) == "done"
     assert asked == [("risk", "5"), ("grounded", "done")]
 
 
 def test_a_risky_call_does_not_run() -> None:
+    """The score of the call must reach its gate."""
     assert "done" not in answer_of(500)
     assert asked == [("risk", "500")]
 
 
 def test_a_missing_scorer_is_refused_when_the_guard_is_made() -> None:
+    """The first customer's question would find it."""
     model = model_sending(5)
     with pytest.raises(ArtifactMismatchError, match="score:risk@1"):
         GuardrailMiddleware(None, tools={"transfer": agent_artifact(model, risk)}, exempt=[balance.name, "close"])
 
 
 async def test_a_single_scorer_needs_no_list() -> None:
+    """A list of one reads like a mistake."""
     model = model_sending(500)
     guard = FrameworkGuard(model, agent_artifact(model, risk), on_abstain="message", using={"scorer": risk})
     answer = await guard.ask(PromptWrapping(system=SYSTEM).messages("pay"), bindings_for(TOOLS))
@@ -101,6 +105,7 @@ async def test_a_single_scorer_needs_no_list() -> None:
 def test_an_agents_gate_with_two_stages_draws_samples_only_where_the_first_call_does_not_decide(
     threshold: float, answers: list[str], calls: int, accepted: bool
 ) -> None:
+    """Two stages are there to save the samples."""
     model = ScriptedChat(default=list(answers), probability=math.exp(-1.495))
     artifact = two_stage_artifact(model, threshold)
     guard = GuardrailMiddleware(artifact, on_abstain="message")

@@ -46,6 +46,7 @@ def ask(middleware: Any, tools: Sequence[Any] = TOOLS, *, saver: Any = None, sys
 
 @pytest.mark.parametrize("gate", ["collect", artifact_of(MODEL)], ids=["collect", "artifact"])
 def test_a_misspelt_name_of_a_tool_is_refused_at_the_first_step(gate: Any) -> None:
+    """The tool that was meant would run unguarded."""
     message = (
         "the keys of tools= name 'transfers', which is not a tool of this agent. Did you mean 'transfer'? There are: "
         "*, balance, close, transfer."
@@ -73,17 +74,20 @@ def test_a_misspelt_name_of_a_tool_is_refused_at_the_first_step(gate: Any) -> No
     ],
 )
 def test_misuse_is_refused_when_the_gate_is_made(options: dict[str, Any], message: str) -> None:
+    """The first customer's question would find it."""
     with pytest.raises(UsageError, match=message):
         GuardrailMiddleware(**options)
 
 
 def test_artifacts_that_were_not_drawn_together_are_refused() -> None:
+    """One draw cannot be what both were calibrated on."""
     with pytest.raises(ArtifactMismatchError, match="another n"):
         GuardrailMiddleware(artifact_of(MODEL), tools={"*": artifact_of(MODEL, n=6)})
 
 
 @pytest.mark.parametrize("gate", ["collect", artifact_of(MODEL)], ids=["collect", "artifact"])
 async def test_a_review_without_a_checkpointer_is_refused_at_the_first_step(gate: Any) -> None:
+    """What is held would be lost at the pause."""
     guard = GuardrailMiddleware(tools={"*": gate})
     with pytest.raises(UsageError, match=r"no checkpointer to keep them\. Give it one: create_agent"):
         ask(guard)
@@ -96,6 +100,7 @@ async def test_a_review_without_a_checkpointer_is_refused_at_the_first_step(gate
 
 
 def test_a_sub_agent_has_the_checkpointer_of_the_graph_around_it() -> None:
+    """It would be refused although its pauses are kept."""
     from langgraph.graph import START, MessagesState, StateGraph
 
     guard = GuardrailMiddleware(tools={"*": artifact_of(MODEL)})
@@ -108,6 +113,7 @@ def test_a_sub_agent_has_the_checkpointer_of_the_graph_around_it() -> None:
 
 
 def test_another_prompt_or_a_missing_tool_names_what_an_agent_can_change() -> None:
+    """The way out of a plain guard does not exist in an agent."""
     guard = GuardrailMiddleware(tools={"*": artifact_of(MODEL)})
     with pytest.raises(
         ArtifactMismatchError, match=r"received \['Another.'\].*create_agent\(\.\.\., system_prompt="
@@ -171,6 +177,7 @@ class Insisting(AgentMiddleware[Any, Any]):
 
 
 def test_a_structured_answer_may_be_the_models_only_choice() -> None:
+    """Its tool is not among those of the request, which was refused."""
     model = AgentChat(default=[calls(("Weather", {"degrees": 5}))])
     bindings = agent_bindings(model, TOOLS, response_format=ToolStrategy(Weather), middleware=[Insisting()])
     artifact = make_artifact(model, prompt=PromptWrapping(system=SYSTEM), n=4, bindings=bindings)
@@ -182,5 +189,6 @@ def test_a_structured_answer_may_be_the_models_only_choice() -> None:
 
 @pytest.mark.parametrize("strategy", [ToolStrategy(Weather), ProviderStrategy(Weather)])
 def test_a_strategy_of_an_agent_is_refused_where_the_model_does_not_decide(strategy: Any) -> None:
+    """Calibration would bind a format that the agent never asks for."""
     with pytest.raises(UsageError, match=r"agent_bindings\(model, tools, response_format=\.\.\.\)"):
         bindings_for(TOOLS, response_format=strategy)

@@ -87,6 +87,8 @@ JUDGES = {"model": asking, "graph": asking_a_graph}
 @pytest.mark.parametrize("subgraphs", [False, True])
 @pytest.mark.parametrize("judge", JUDGES)
 async def test_no_stream_shows_what_a_judge_asks(judge: str, subgraphs: bool) -> None:
+    """A judge's prompt holds the answers that are compared."""
+
     def watched(verdict: Verdict, messages: Any) -> None:  # an observer asks, too
         JUDGES[judge]().equivalent("", [("a", "b")])
 
@@ -108,6 +110,7 @@ async def test_no_stream_shows_what_a_judge_asks(judge: str, subgraphs: bool) ->
 @pytest.mark.parametrize("version", ["v2", "v3"])
 @pytest.mark.parametrize("judge", JUDGES)
 async def test_no_event_shows_what_a_judge_asks(judge: str, version: Any) -> None:
+    """A judge's prompt holds the answers that are compared."""
     own = JUDGES[judge]()
     agent = agent_of(ScriptedChat(default=SAME), judge=own)
     events = agent.astream_events(ASKED, version=version)
@@ -127,6 +130,7 @@ def counted(n: int) -> Busy:
 @pytest.mark.parametrize("exempt", [(), ("reads",)], ids=["all at once", "primary first"])
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_limit_of_the_configuration_bounds_the_samples(n: int, exempt: Any) -> None:
+    """A server with few slots would refuse the calls above its limit."""
     model = counted(n)
     agent = agent_of(model, n=10, exempt=exempt)
     soon(lambda: agent.invoke(ASKED, {"max_concurrency": n}))
@@ -140,6 +144,7 @@ def test_the_limit_of_the_configuration_bounds_the_samples(n: int, exempt: Any) 
 
 
 def test_the_middleware_s_own_limit_holds_within_it() -> None:
+    """The stricter of two limits has its reason."""
     for limit, own, peak in ((5, 2, 2), (2, 5, 2), (None, 3, 3)):
         model = counted(99)
         agent = agent_of(model, n=10, max_concurrency=own)

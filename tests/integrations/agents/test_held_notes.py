@@ -51,6 +51,7 @@ def stored(saver: Any) -> Any:
 
 @pytest.mark.parametrize("broken", ["acrc-guardrail/2:e30=", "acrc-guardrail/1:e30=", "acrc-guardrail/1"])
 def test_a_note_that_cannot_be_read_is_refused(broken: Any) -> None:
+    """To ignore it would lose a message that waits."""
     saver, model = InMemorySaver(), unsure()
     agent_on(saver, model).invoke({"messages": "pay bob"}, CONFIG)
     rewrite(saver, lambda _: broken)
@@ -62,6 +63,7 @@ def test_a_note_that_cannot_be_read_is_refused(broken: Any) -> None:
 
 @pytest.mark.parametrize("broken", [{"a": 1}, "junk"])
 def test_what_is_not_a_note_releases_nothing(broken: Any) -> None:
+    """A client could write the state, and so run any call."""
     saver, model = InMemorySaver(), unsure()
     agent_on(saver, model).invoke({"messages": "pay bob"}, CONFIG)
     rewrite(saver, lambda _: broken)
@@ -71,6 +73,7 @@ def test_what_is_not_a_note_releases_nothing(broken: Any) -> None:
 
 
 def test_a_decision_cannot_be_given_from_outside_and_nothing_of_it_comes_out() -> None:
+    """A client could approve in a person's place."""
     saver: Any = InMemorySaver()
     agent_on(saver, unsure()).invoke({"messages": "what?"}, CONFIG)
     note = unpack(stored(saver))
@@ -115,6 +118,7 @@ def leaks(streamed: Any, secrets: Any = SECRETS) -> list[str]:
 
 @pytest.mark.parametrize("build", GRAPHS)
 def test_no_stream_spells_out_what_is_held_back(build: Callable[..., Any]) -> None:
+    """The user would read the answer before the person."""
     graph = build(InMemorySaver(), unsure())
     chunks = [without_interrupts(chunk) for chunk in graph.stream({"messages": "what?"}, CONFIG, stream_mode=MODES)]
     assert {chunk[0] for chunk in chunks} >= {"values", "updates", "tasks", "debug", "checkpoints"}
@@ -125,6 +129,7 @@ def test_no_stream_spells_out_what_is_held_back(build: Callable[..., Any]) -> No
 
 
 def test_no_stream_spells_out_other_calls_than_the_one_that_runs() -> None:
+    """The user would see the call that a person has changed."""
     agent = agent_on(InMemorySaver(), unsure())
     chunks = [without_interrupts(c) for c in agent.stream({"messages": "pay bob"}, CONFIG, stream_mode=MODES)]
     assert leaks(chunks) == []
@@ -133,6 +138,7 @@ def test_no_stream_spells_out_other_calls_than_the_one_that_runs() -> None:
 
 
 def test_an_agent_inside_a_graph_spells_out_nothing_either() -> None:
+    """Streams of subgraphs show their state, too."""
     builder = StateGraph(MessagesState)
     builder.add_node("bank", agent_on(None, unsure()))
     builder.add_edge(START, "bank")
@@ -155,6 +161,7 @@ def test_an_agent_inside_a_graph_spells_out_nothing_either() -> None:
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
 @pytest.mark.parametrize("build", GRAPHS)
 async def test_no_event_spells_out_what_is_held_back(build: Callable[..., Any], version: Any) -> None:
+    """The user would read the answer before the person."""
     graph = build(InMemorySaver(), unsure())
     events = graph.astream_events({"messages": "what?"}, CONFIG, version=version)
     shown = [without_interrupts(event) async for event in (await events if version == "v3" else events)]

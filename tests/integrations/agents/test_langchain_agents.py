@@ -102,6 +102,7 @@ def test_the_approved_answer_is_the_one_that_was_shown() -> None:
 
 
 def test_the_interrupt_carries_what_a_person_needs() -> None:
+    """A person who does not see question, call and alternatives approves blindly."""
     model = fresh(UNSURE)
     value = interrupt_of(agent_of(model, gate(model)).invoke({"messages": "pay bob"}, CONFIG))
     assert value["question"] == "pay bob"
@@ -154,6 +155,7 @@ def edit(name: str, **args: Any) -> dict[str, Any]:
     ],
 )
 def test_decisions_about_a_call(decision: dict[str, Any], status: str, text: str) -> None:
+    """What the person says must happen to the transfer, and the model must read it."""
     model, agent = held_transfer()
     result = agent.invoke(deciding(decision), CONFIG)
     _, proposed, answer, last = result["messages"]
@@ -193,6 +195,7 @@ def test_a_decision_that_cannot_be_carried_out_is_not_kept_and_can_be_given_agai
     [{"answer": "mine"}, {"text": 5}, {"text": " "}, {"text": "a", "answer": "b"}, {"text": "\ud83d"}, {}],
 )
 def test_nor_is_the_edit_of_an_answer(args: dict[str, Any]) -> None:
+    """A slip of the reviewer's program would lose the answer."""
     model = Counter()
     agent = agent_of(model, gate(model))
     interrupt_of(agent.invoke({"messages": "anything"}, CONFIG))
@@ -201,41 +204,57 @@ def test_nor_is_the_edit_of_an_answer(args: dict[str, Any]) -> None:
     assert texts(agent.invoke(APPROVE, CONFIG)) == ["anything", "ans0"]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_of_two_runs_resumed_at_once_one_carries_the_decision_out(fails: bool) -> None:
-    """LangGraph lets both go on from one checkpoint, and the customer paid twice. A call that failed may run again."""
-    met, ran = Barrier(2, timeout=30), []
+def paying(transfer: Any, *middleware: Any) -> Any:
+    """An agent that waits for a person before it transfers 40."""
+    model = AgentChat(steps={("pay", 0): [sending(n) for n in (40, 1, 2, 3, 4)], ("pay", 1): ["Paid."]})
+    agent = agent_of(model, [*middleware, gate(model)], tools=[balance, transfer, TOOLS[2]])
+    interrupt_of(agent.invoke({"messages": "pay"}, CONFIG))
+    return agent
+
+
+def test_of_two_runs_resumed_at_once_one_carries_the_decision_out() -> None:
+    """LangGraph lets both go on from one checkpoint, and the customer paid twice."""
+    both_are_here = Barrier(2, timeout=30)
+    sent: list[int] = []
 
     @tool
     def transfer(to: str, amount: int) -> str:
         """Send money."""
-        ran.append(amount)
-        if fails and len(ran) == 1:
-            raise ConnectionError("bank is down")
+        sent.append(amount)
         return "sent"
 
     class Meeting(AgentMiddleware[Any, Any, Any]):
         def wrap_tool_call(self, request: Any, handler: Any) -> Any:
-            if not fails:
-                met.wait()
+            both_are_here.wait()
             return handler(request)
 
-    model = AgentChat(steps={("pay", 0): [sending(n) for n in (40, 1, 2, 3, 4)], ("pay", 1): ["Paid."]})
-    agent = agent_of(model, [Meeting(), gate(model)], tools=[balance, transfer, TOOLS[2]])
-    config: Any = {"configurable": {"thread_id": "twice"}}
-    agent.invoke({"messages": "pay"}, config)
-    approve = deciding({"type": "approve"})
-    if fails:
-        with pytest.raises(ConnectionError):
-            agent.invoke(approve, config)
-        results = [agent.invoke(None, config)]
-    else:
-        with ThreadPoolExecutor(2) as pool:
-            results = list(pool.map(lambda _: agent.invoke(approve, config), range(2)))
-    assert ran == ([40, 40] if fails else [40])
-    said = sorted(m.text for result in results for m in result["messages"] if m.type == "tool")
-    assert said == (["sent"] if fails else [said[0], "sent"])
-    assert fails or said[0].startswith("Another run of this conversation took up this call of transfer")
+    agent = paying(transfer, Meeting())
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda _: agent.invoke(APPROVE, CONFIG), range(2)))
+    assert sent == [40]
+    refused, done = sorted(m.text for result in results for m in result["messages"] if m.type == "tool")
+    assert refused.startswith("Another run of this conversation took up this call of transfer")
+    assert done == "sent"
+
+
+def test_an_approved_call_that_failed_may_run_again() -> None:
+    """A bank that was down would lose the decision."""
+    tried: list[int] = []
+
+    @tool
+    def transfer(to: str, amount: int) -> str:
+        """Send money."""
+        tried.append(amount)
+        if len(tried) == 1:
+            raise ConnectionError("bank is down")
+        return "sent"
+
+    agent = paying(transfer)
+    with pytest.raises(ConnectionError):
+        agent.invoke(APPROVE, CONFIG)
+    result = agent.invoke(None, CONFIG)
+    assert tried == [40, 40]
+    assert [m.text for m in result["messages"] if m.type == "tool"] == ["sent"]
 
 
 def test_a_person_may_answer_the_user_and_the_turn_ends() -> None:
@@ -252,16 +271,17 @@ def test_a_person_may_answer_the_user_and_the_turn_ends() -> None:
 
 
 def test_an_answer_to_the_user_is_the_one_decision_about_all_calls() -> None:
+    """The turn ends, so a transfer that is approved beside it could not run."""
     model = AgentChat(
         steps={("pay both", 0): [calls(*2 * [("transfer", {"to": "bob", "amount": k})]) for k in range(5)]}
     )
     agent = agent_of(model, gate(model))
     shown = interrupt_of(agent.invoke({"messages": "pay both"}, CONFIG))
     assert shown["review_configs"][0]["allowed_decisions"][-1] == "answer"
-    told = {"type": "answer", "message": "Not today."}
+    to_the_user = {"type": "answer", "message": "Not today."}
     with pytest.raises(ValidationError, match='"answer" ends the turn'):
-        agent.invoke(deciding(told, {"type": "approve"}), CONFIG)
-    assert texts(agent.invoke(deciding(told, told), CONFIG))[-1] == "Not today."
+        agent.invoke(deciding(to_the_user, {"type": "approve"}), CONFIG)
+    assert texts(agent.invoke(deciding(to_the_user, to_the_user), CONFIG))[-1] == "Not today."
 
 
 @pytest.mark.parametrize(
@@ -275,6 +295,7 @@ def test_an_answer_to_the_user_is_the_one_decision_about_all_calls() -> None:
     ],
 )
 def test_decisions_about_an_answer(decision: dict[str, Any], text: str) -> None:
+    """The user must get what the person decided, and nothing that was rejected."""
     model = Counter()
     agent = agent_of(model, gate(model))
     interrupt_of(agent.invoke({"messages": "anything"}, CONFIG))
@@ -307,6 +328,7 @@ def test_an_edit_is_of_the_call_in_its_place() -> None:
 
 
 def test_the_text_beside_the_calls_can_be_edited() -> None:
+    """The user would read a text about another transfer than the one that ran."""
     agent = held_pair()
     same = {"type": "edit", "edited_action": {"name": "close", "args": {"account": "a"}}, "text": "Only these."}
     other = {"type": "edit", "edited_action": {"name": "transfer", "args": {"to": "bob", "amount": 7}}, "text": "Else."}
@@ -322,6 +344,7 @@ def test_the_text_beside_the_calls_can_be_edited() -> None:
 
 
 def test_what_is_accepted_goes_on_without_a_person() -> None:
+    """A person who is asked about everything stops reading."""
     model = fresh(SURE)
     result = agent_of(model, gate(model)).invoke({"messages": "pay bob"}, CONFIG)
     assert texts(result) == ["pay bob", "", "sent 5 to bob", "Done."]
@@ -330,6 +353,7 @@ def test_what_is_accepted_goes_on_without_a_person() -> None:
 
 
 def test_an_exempt_call_costs_one_call() -> None:
+    """Samples behind what needs no verdict would be paid for nothing."""
     model = AgentChat(steps={("how much?", 0): [calls(("balance", {"account": "a"}))], ("how much?", 1): ["100"]})
     result = agent_of(model, gate(model)).invoke({"messages": "how much?"}, CONFIG)
     assert texts(result)[-2:] == ["a has 100", "100"]
@@ -338,6 +362,7 @@ def test_an_exempt_call_costs_one_call() -> None:
 
 
 def test_answers_pass_where_only_tools_are_gated() -> None:
+    """Samples behind answers would be paid for nothing."""
     model = Counter()
     artifact = artifact_of(model)
     agent = agent_of(model, GuardrailMiddleware(tools={"*": artifact}))
@@ -346,6 +371,7 @@ def test_answers_pass_where_only_tools_are_gated() -> None:
 
 
 def test_each_tool_has_its_own_artifact_and_parallel_calls_take_the_strictest() -> None:
+    """A threshold for one tool promises nothing for another, and one call must not run without those beside it."""
     both = calls(("transfer", {"to": "bob", "amount": 5}), ("close", {"account": "a"}), ("balance", {"account": "a"}))
     one_off = calls(("transfer", {"to": "bob", "amount": 6}), ("close", {"account": "a"}))
     model = AgentChat(steps={("do both", 0): [both, both, both, both, one_off], ("do both", 3): ["Done."]})
@@ -367,6 +393,7 @@ def test_each_tool_has_its_own_artifact_and_parallel_calls_take_the_strictest() 
 
 
 def test_text_beside_calls_is_judged_by_the_calls_and_held_with_them() -> None:
+    """The user would read that the transfer is done while it waits."""
     talks = [calls(("transfer", {"to": "bob", "amount": 5}), text=f"I send it, {k}.") for k in range(5)]
     agreed = AgentChat(steps={("pay bob", 0): talks, ("pay bob", 1): ["Done."]})
     result = agent_of(agreed, gate(agreed)).invoke({"messages": "pay bob"}, CONFIG)
@@ -379,6 +406,7 @@ def test_text_beside_calls_is_judged_by_the_calls_and_held_with_them() -> None:
 
 
 def test_what_cannot_be_measured_is_held() -> None:
+    """A server that is down would switch the gate off."""
     failing = RuntimeError("server down")
     model = AgentChat(steps={("pay bob", 0): [sending(5), sending(5), failing]})
     value = interrupt_of(agent_of(model, gate(model)).invoke({"messages": "pay bob"}, CONFIG))
@@ -406,6 +434,7 @@ def test_a_call_of_a_tool_that_was_never_bound_is_not_handed_out(together: bool)
 
 
 def test_an_infeasible_artifact_holds_everything_and_samples_nothing() -> None:
+    """Samples could not change the verdict."""
     model = fresh(SURE)
     artifact = artifact_of(model, threshold=None)
     agent = agent_of(model, GuardrailMiddleware(artifact, tools={"*": artifact}))
@@ -417,6 +446,7 @@ def test_an_infeasible_artifact_holds_everything_and_samples_nothing() -> None:
 
 
 def test_message_ends_the_agent_with_an_abstention() -> None:
+    """Without a person the user must read that nothing was done."""
     model = fresh(UNSURE)
     agent = agent_of(
         model, gate(model, on_abstain="message", abstain_message=lambda verdict: f"Held: {verdict.reason}")
@@ -428,6 +458,7 @@ def test_message_ends_the_agent_with_an_abstention() -> None:
 
 
 def test_a_stronger_model_takes_over_with_the_tools() -> None:
+    """Without the tools it could only talk about the transfer."""
     big = AgentChat(steps={("pay bob", 0): [sending(9)]}, name_of_model="big")
     model = fresh(UNSURE)
     result = agent_of(model, gate(model, on_abstain=big)).invoke({"messages": "pay bob"}, CONFIG)
@@ -437,6 +468,7 @@ def test_a_stronger_model_takes_over_with_the_tools() -> None:
 
 @pytest.mark.parametrize("outer", [True, False])
 def test_a_fallback_nobody_vouched_for_is_held(outer: bool) -> None:
+    """Its calls are those of a model that was never calibrated."""
     big = AgentChat(steps={("pay bob", 0): [sending(9)]}, name_of_model="big")
     model = AgentChat(steps={("pay bob", 0): [RuntimeError("down")]})
     guarded = gate(model)
@@ -449,6 +481,8 @@ def test_a_fallback_nobody_vouched_for_is_held(outer: bool) -> None:
 
 
 def test_a_tool_that_interrupts_itself_is_let_through() -> None:
+    """A tool with a confirmation of its own would fail behind the guard."""
+
     @tool
     def confirm(what: str) -> str:
         """Ask the user."""
@@ -487,6 +521,8 @@ def test_both_the_gate_and_the_policy_have_their_say(guard_first: bool) -> None:
 
 
 def test_a_call_that_was_put_in_behind_the_gate_is_not_run() -> None:
+    """No gate has judged it."""
+
     class Injector(AgentMiddleware):
         def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
             last = state["messages"][-1]
@@ -501,6 +537,8 @@ def test_a_call_that_was_put_in_behind_the_gate_is_not_run() -> None:
 
 
 def test_a_call_that_was_changed_after_it_was_judged_is_not_run() -> None:
+    """The accepted transfer went to Bob, the changed one to Eve."""
+
     class Changer(AgentMiddleware):
         def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
             last = state["messages"][-1]
@@ -551,19 +589,28 @@ async def test_no_middleware_changes_a_call_wherever_it_is_listed(
     assert ("List GuardrailMiddleware last" in answer.text) is guard_first
 
 
+TO_BOB = {"type": "edit", "edited_action": {"name": "transfer", "args": {"to": "bob", "amount": 1}}}
+
+
 @pytest.mark.parametrize("guard_first", [True, False])
-@pytest.mark.parametrize("mode", ["batched", "per_call"])
-def test_a_persons_edit_in_a_policy_runs_if_it_is_in_the_state(guard_first: bool, mode: Any) -> None:
+@pytest.mark.parametrize(
+    ("mode", "resume", "result"),
+    [("batched", {"decisions": [TO_BOB]}, "sent 1 to bob"), ("per_call", TO_BOB, "was not run")],
+)
+def test_a_persons_edit_in_a_policy_runs_if_it_is_in_the_state(
+    mode: Any, resume: Any, result: str, guard_first: bool
+) -> None:
+    """An edit that the guard cannot see looks like a change by other middleware."""
     model = fresh(SURE)
     human: Any = HumanInTheLoopMiddleware(interrupt_on={"transfer": True}, interrupt_mode=mode)
     agent = agent_of(model, [gate(model), human] if guard_first else [human, gate(model)])
     agent.invoke({"messages": "pay bob"}, CONFIG)
-    edit: Any = {"type": "edit", "edited_action": {"name": "transfer", "args": {"to": "bob", "amount": 1}}}
-    text = texts(agent.invoke(Command(resume=edit if mode == "per_call" else {"decisions": [edit]}), CONFIG))[2]
-    assert ("sent 1 to bob" in text, "was not run" in text) == (mode == "batched", mode == "per_call")
+    assert result in texts(agent.invoke(Command(resume=resume), CONFIG))[2]
 
 
 def test_a_tool_gets_what_no_model_sees_beside_the_judged_arguments() -> None:
+    """Tools that read the state would fail behind the guard."""
+
     @tool
     def transfer(to: str, amount: int, runtime: ToolRuntime) -> str:
         """Send money."""
@@ -588,20 +635,32 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("bad", list(UNREADABLE.values()), ids=list(UNREADABLE))
-@pytest.mark.parametrize("place", ["candidate", "sample"])
-def test_what_cannot_be_given_out_as_it_was_judged_is_held_with_the_reason(bad: AIMessage, place: str) -> None:
-    first, rest = (bad, sending(5)) if place == "candidate" else (sending(5), bad)
-    model = AgentChat(steps={("pay bob", 0): [first, rest, rest, rest, rest], ("pay bob", 1): ["Done."]})
+def held_unmeasured(candidate: AIMessage, sample: AIMessage) -> tuple[Any, dict[str, Any]]:
+    """An agent whose call could not be measured, because one of these cannot be read, and the reviewer's request."""
+    model = AgentChat(steps={("pay bob", 0): [candidate, *[sample] * 4], ("pay bob", 1): ["Done."]})
     agent = agent_of(model, gate(model))
-    value = interrupt_of(agent.invoke({"messages": "pay bob"}, CONFIG))
-    assert value["verdict"]["reason"] == "unmeasured"
-    assert "UnreadableReplyError" in value["verdict"]["detail"]
-    if place == "candidate":  # nothing that was judged could be approved
-        assert value["review_configs"][0]["allowed_decisions"] == ["reject", "respond"]
-        assert texts(agent.invoke(deciding({"type": "respond", "message": "mine"}), CONFIG))[-1] == "mine"
-    else:
-        assert texts(agent.invoke(APPROVE, CONFIG))[2] == "sent 5 to bob"
+    request = interrupt_of(agent.invoke({"messages": "pay bob"}, CONFIG))
+    assert request["verdict"]["reason"] == "unmeasured"
+    assert "UnreadableReplyError" in request["verdict"]["detail"]
+    return agent, request
+
+
+every_unreadable = pytest.mark.parametrize("bad", list(UNREADABLE.values()), ids=list(UNREADABLE))
+
+
+@every_unreadable
+def test_an_unreadable_candidate_cannot_be_approved(bad: AIMessage) -> None:
+    """Nothing that was judged could go out."""
+    agent, request = held_unmeasured(bad, sending(5))
+    assert request["review_configs"][0]["allowed_decisions"] == ["reject", "respond"]
+    assert texts(agent.invoke(deciding({"type": "respond", "message": "mine"}), CONFIG))[-1] == "mine"
+
+
+@every_unreadable
+def test_a_candidate_with_an_unreadable_sample_can_be_approved(bad: AIMessage) -> None:
+    """It is held because it was not measured; a person may know that it is right."""
+    agent, _ = held_unmeasured(sending(5), bad)
+    assert texts(agent.invoke(APPROVE, CONFIG))[2] == "sent 5 to bob"
 
 
 class Replacing(AgentMiddleware):
@@ -619,6 +678,7 @@ class Replacing(AgentMiddleware):
 
 @pytest.mark.parametrize("bad", [*UNREADABLE.values(), sending(25 * 10**18)], ids=[*UNREADABLE, "65 bits"])
 def test_an_unreadable_message_of_another_model_is_held_and_shows_nothing(bad: AIMessage) -> None:
+    """A state could not store it, so the thread would be lost."""
     model = fresh(SURE)
     agent = agent_of(model, [gate(model), Replacing(bad)])
     value = interrupt_of(agent.invoke({"messages": "pay bob"}, CONFIG))
@@ -640,6 +700,7 @@ def test_the_metadata_of_a_held_message_of_another_model_do_not_spell_it() -> No
 
 
 def test_a_new_question_makes_an_undecided_candidate_stale() -> None:
+    """A later approval would run a transfer that the user has left behind."""
     model = fresh(UNSURE)
     model = AgentChat(steps={**model.steps, ("hello", 0): ["Hi."]})
     agent = agent_of(model, gate(model))
@@ -650,6 +711,7 @@ def test_a_new_question_makes_an_undecided_candidate_stale() -> None:
 
 
 def test_another_model_is_refused() -> None:
+    """The threshold promises nothing for its answers."""
     model = fresh(SURE)
     other = AgentChat(steps=model.steps, name_of_model="other")
     with pytest.raises(ArtifactMismatchError, match="other"):
@@ -657,6 +719,7 @@ def test_another_model_is_refused() -> None:
 
 
 def test_a_tool_nobody_decided_about_is_refused() -> None:
+    """A new tool would run unguarded because nobody thought of it."""
     model = fresh(SURE)
     artifact = artifact_of(model)
     agent = agent_of(model, GuardrailMiddleware(artifact, tools={"transfer": artifact}, exempt=["balance"]))
@@ -689,6 +752,7 @@ class Setting(AgentMiddleware):
 
 
 def test_settings_of_the_request_reach_every_call_and_the_model_stays_as_it_is() -> None:
+    """A proxy's headers would be missing on the samples, or stay on a model that others share."""
     model = fresh(SURE)
     setting = Setting(extra_headers={"x": "1"}, temperature=0.7)
     before = model.model_dump()
@@ -701,6 +765,7 @@ def test_settings_of_the_request_reach_every_call_and_the_model_stays_as_it_is()
 
 @pytest.mark.parametrize("setting", [{"temperature": 0.1}, {"reasoning_effort": "high"}])
 def test_settings_that_would_change_how_answers_are_drawn_are_refused(setting: dict[str, Any]) -> None:
+    """The threshold holds for answers as they were drawn at calibration."""
     model = fresh(SURE)
     with pytest.raises(ArtifactMismatchError, match=next(iter(setting))):
         agent_of(model, [gate(model), Setting(**setting)]).invoke({"messages": "pay bob"}, CONFIG)
@@ -728,6 +793,7 @@ async def test_no_stream_shows_what_an_abstention_replaces() -> None:
 
 @pytest.mark.filterwarnings("ignore:The v3 streaming protocol")
 async def test_the_newest_event_stream_shows_only_what_goes_out() -> None:
+    """A client of that protocol would show samples to the user."""
     model = unsure_answers()
     agent = agent_of(model, gate(model))
     events = [event async for event in await agent.astream_events({"messages": "what?"}, CONFIG, version="v3")]
@@ -737,6 +803,7 @@ async def test_the_newest_event_stream_shows_only_what_goes_out() -> None:
 
 
 async def test_no_sample_of_an_accepted_answer_is_streamed() -> None:
+    """The user would read the answer five times."""
     model = AgentChat(steps={("what?", 0): ["Paris", "Paris!", "**Paris**", "Paris,", "PARIS."]})
     agent = agent_of(model, gate(model))
     chunks = [c async for c in agent.astream({"messages": "what?"}, CONFIG, stream_mode=["messages", "custom"])]
@@ -761,6 +828,7 @@ class Alarmed(SafetySwitch):
 
 
 def test_a_switch_holds_accepted_messages_back_and_observers_see_that() -> None:
+    """After an alarm the agent would go on acting."""
     model = fresh(SURE)
     verdicts: list[Verdict] = []
     alarmed: Any = Alarmed()
@@ -778,16 +846,21 @@ class Untrusted(AgentChat):
 
 
 async def test_an_endpoint_that_does_not_sample_is_held_however_sure_it_looks() -> None:
+    """All its samples are equal, so that every call would be accepted."""
     model = Untrusted(steps=SURE.steps)
-    for probe, is_held in (("auto", True), ("off", False)):
-        thread: Any = {"configurable": {"thread_id": probe}}
-        result = agent_of(model, gate(model, probe=probe)).invoke({"messages": "pay bob"}, thread)
-        assert ("__interrupt__" in result) is is_held
-        thread = {"configurable": {"thread_id": f"async {probe}"}}
-        result = await agent_of(model, gate(model, probe=probe)).ainvoke({"messages": "pay bob"}, thread)
-        assert ("__interrupt__" in result) is is_held
-        if is_held:
-            assert interrupt_of(result)["verdict"]["uncertainty"]["reason"] == "degenerate_samples"
+    asked: Any = {"messages": "pay bob"}
+    for result in (
+        agent_of(model, gate(model)).invoke(asked, CONFIG),
+        await agent_of(model, gate(model)).ainvoke(asked, CONFIG),
+    ):
+        assert interrupt_of(result)["verdict"]["uncertainty"]["reason"] == "degenerate_samples"
+
+
+def test_who_switches_the_probe_off_vouches_for_the_endpoint() -> None:
+    """An operator who knows that the endpoint samples must be able to say so."""
+    model = Untrusted(steps=SURE.steps)
+    result = agent_of(model, gate(model, probe="off")).invoke({"messages": "pay bob"}, CONFIG)
+    assert texts(result)[-1] == "Done."
 
 
 class Native(AgentChat):
@@ -804,6 +877,7 @@ class Native(AgentChat):
 
 
 async def test_a_native_sampler_draws_all_at_once_with_the_tools() -> None:
+    """Without the tools the samples could not agree with the call."""
     model = Native()
     agent = agent_of(model, gate(model, on_abstain="message"))
     async for state in agent.astream({"messages": "pay bob"}, CONFIG, stream_mode="values"):
@@ -834,6 +908,7 @@ class Runs(BaseTracer):
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_held_step_is_an_error_in_no_trace_and_shows_nothing(is_async: bool) -> None:
+    """Operators would be woken by every question that waits, and traces would hold the held-back call."""
     pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor

@@ -73,6 +73,7 @@ APPROVAL = {"action": "approve"}
 
 
 def test_a_plain_graph_releases_the_candidate_that_was_shown() -> None:
+    """The person approved that answer, and no other."""
     model = Counter()
     graph = graph_of(model)
     candidate = interrupt_of(graph.invoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
@@ -86,6 +87,7 @@ def test_a_plain_graph_releases_the_candidate_that_was_shown() -> None:
 
 
 async def test_a_plain_graph_works_async() -> None:
+    """An async graph would block or fail."""
     model = Counter()
     graph = graph_of(model)
     candidate = interrupt_of(await graph.ainvoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
@@ -94,6 +96,7 @@ async def test_a_plain_graph_works_async() -> None:
 
 
 def test_an_accepted_answer_passes_a_plain_graph() -> None:
+    """A person who is asked about everything stops reading."""
     model = AgentChat(steps={("q", 0): ["Paris"]})
     result = graph_of(model).invoke({"messages": ["q"]}, CONFIG)
     assert "__interrupt__" not in result
@@ -118,6 +121,7 @@ def test_a_rejected_or_changed_message_keeps_no_tool_call(decision: dict[str, An
 
 
 def test_a_failed_model_has_nothing_to_approve_but_a_person_may_answer() -> None:
+    """An approval would give out an empty answer."""
     model = AgentChat(steps={("q", 0): [RuntimeError("down")]})
     graph = graph_of(model)
     value = interrupt_of(graph.invoke({"messages": ["q"]}, CONFIG))
@@ -152,6 +156,7 @@ def decide(store: Any, which: Any = None, **decision: Any) -> None:
 
 
 def test_the_queue_is_where_the_person_answers(store: Any) -> None:
+    """From the pause to the answer, without the application's own code."""
     model = Counter()
     graph = graph_of(model)
     bridge = ReviewBridge(store)
@@ -185,6 +190,7 @@ def test_the_queue_is_where_the_person_answers(store: Any) -> None:
     ],
 )
 async def test_every_decision_of_the_queue_comes_back(store: Any, decision: dict[str, Any], text: str) -> None:
+    """What the reviewer says must happen to the call."""
     graph = graph_of(Counter())
     bridge = ReviewBridge(store)
     await graph.ainvoke({"messages": ["anything"]}, CONFIG)
@@ -239,6 +245,7 @@ def test_an_edit_in_the_queue_changes_arguments_and_nothing_else(store: Any, oth
 
 
 def test_an_answer_to_the_user_in_the_queue_ends_the_turn(store: Any) -> None:
+    """The model would rephrase the text, and could propose the call again."""
     agent = transferring(5, 0, 1, 2, 3)
     bridge, item = queued(store, agent)
     assert "answer" in item.content.allowed
@@ -260,6 +267,7 @@ def test_an_answer_is_not_edited_into_a_call(store: Any) -> None:
 
 
 def test_a_plain_graphs_message_with_calls_is_not_edited(store: Any) -> None:
+    """The graph runs the calls as they were held, so an edit would be lost."""
     model = AgentChat(steps=UNSURE.steps)
     graph = graph_of(model)
     graph.invoke({"messages": ["pay bob"]}, CONFIG)
@@ -345,6 +353,7 @@ async def test_an_approval_of_something_else_than_what_waits_lapses(
 
 
 def test_every_part_of_what_an_approval_gives_out_is_compared() -> None:
+    """The reviewer approved another message than the one that waits."""
     transfer, read = (ToolCall(name=name, arguments={"to": "bob"}) for name in ("transfer", "read"))
     to_eve = transfer.model_copy(update={"arguments": {"to": "eve"}})
     contents = [
@@ -362,6 +371,7 @@ def test_every_part_of_what_an_approval_gives_out_is_compared() -> None:
 
 
 def test_a_rejection_of_what_was_changed_stands(store: Any) -> None:
+    """A call that nobody wants would wait for ever."""
     agent = transferring(5, 0, 1, 2, 3)
     bridge, item = queued(store, agent)
     decide(store, item, action="reject", note="not to him")
@@ -448,6 +458,7 @@ def test_of_a_long_conversation_the_newest_is_shown_and_the_rest_named() -> None
 
 
 def test_the_stored_verdict_says_what_was_judged(store: Any) -> None:
+    """A label without its verdict teaches nothing."""
     _, item = queued(store, transferring(5, 0, 1, 2, 3))
     verdict = item.content.verdict
     assert verdict is not None
@@ -465,6 +476,7 @@ NEVER_MIND = {("never mind", 0): ["As you like."]}
 @pytest.mark.parametrize("by", ["enqueue", "resume"])
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_new_message_closes_the_item(store: Any, by: str, is_async: bool) -> None:
+    """A reviewer would decide about what nobody waits for."""
     agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
     bridge, item = queued(store, agent)
     agent.invoke({"messages": "never mind"}, CONFIG)
@@ -482,6 +494,7 @@ async def test_a_new_message_closes_the_item(store: Any, by: str, is_async: bool
 def test_a_decision_that_came_after_the_new_message_is_noted_and_told_once(
     store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The reviewer would believe that the call has run."""
     agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
     bridge, item = queued(store, agent)
     agent.invoke({"messages": "never mind"}, CONFIG)
@@ -515,6 +528,7 @@ def test_a_run_that_went_on_without_the_queue_is_noted(store: Any) -> None:
 
 
 def test_what_was_carried_out_is_not_called_stale(store: Any) -> None:
+    """The trail would say that an executed call did not run."""
     agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
     bridge, item = queued(store, agent)
     decide(store, action="approve")
@@ -526,6 +540,8 @@ def test_what_was_carried_out_is_not_called_stale(store: Any) -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_one_of_two_that_wait_side_by_side_is_closed_when_it_is_left_behind(store: Any, first: int) -> None:
+    """The other one must stay open."""
+
     class Parallel(TypedDict):
         who: list[int]
         said: Annotated[list[str], operator.add]
@@ -555,6 +571,7 @@ def test_one_of_two_that_wait_side_by_side_is_closed_when_it_is_left_behind(stor
 
 
 def test_only_the_threads_own_items_are_closed(store: Any) -> None:
+    """Another customer's question would be closed."""
     agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
     other = transferring(5, 0, 1, 2, 3)  # another graph with the same thread's name
     bridge, first = queued(store, agent)
@@ -631,6 +648,7 @@ def stumbling(fails: list[BaseException], after: str = "tool") -> Any:
 
 
 def test_what_fails_after_the_call_is_repeated_without_the_call(store: Any) -> None:
+    """The customer would pay twice."""
     ran: list[int] = []
     model = AgentChat(steps=UNSURE.steps)
     agent = agent_of(model, [stumbling([RuntimeError("down")]), gate(model)], tools=flaky([], ran))
@@ -708,6 +726,7 @@ def test_a_graph_that_stops_where_it_should_is_left_there(store: Any) -> None:
 
 
 def test_what_lapsed_and_failed_is_carried_on_as_well(tmp_path: Path) -> None:
+    """The run would be stuck after a failure."""
     model = AgentChat(steps=UNSURE.steps)
     agent = agent_of(model, [stumbling([RuntimeError("down")]), gate(model)])
     now = 1000.0
@@ -742,6 +761,7 @@ async def test_who_comes_while_another_resumes_gets_none(store: Any, is_async: b
 
 
 def test_who_read_the_interrupt_before_another_answered_it_gets_none(store: Any) -> None:
+    """Two programs would both go on with one thread."""
     ran: list[int] = []
     agent, bridge, item = approved(store, flaky([], ran))
 
@@ -815,6 +835,7 @@ WEI = ToolCall(name="transfer", arguments={"to": "bob", "amount": 25 * 10**18})
 
 @pytest.mark.parametrize("number", [-(2**63) - 1, -(2**63), 2**64 - 1, 2**64])
 def test_a_number_is_storable_if_langgraph_stores_it(number: int) -> None:
+    """A number that the checkpointer refuses would lose the thread."""
     try:
         JsonPlusSerializer().dumps_typed({"amount": number})
     except TypeError:

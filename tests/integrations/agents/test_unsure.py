@@ -77,6 +77,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("mode", ["batched", "per_call"])
 def test_a_person_is_asked_about_unsure_calls_alone(mode: str) -> None:
+    """A person who is asked about everything stops reading."""
     model, saver = chat(), InMemorySaver()
     agent = agent_of(model, saver, mode)
     assert results(agent.invoke({"messages": "sure"}, thread("sure"))) == ["sent 40 to bob"]
@@ -97,6 +98,7 @@ def test_a_rejection_stands_in_another_process_whatever_the_model_would_say_now(
 
 
 def test_a_message_is_judged_as_a_whole_and_once() -> None:
+    """LangChain asks about each call, and again on resume: another draw could let a rejected call run."""
     model, saver = chat(), InMemorySaver()
     agent = agent_of(model, saver)
     held = agent.invoke({"messages": "both"}, thread())
@@ -121,6 +123,7 @@ def test_the_bridge_says_that_langchains_approvals_are_not_on_the_page(mode: str
 
 
 def test_it_asks_in_async_agents_too() -> None:
+    """An async agent would fail, or run everything."""
     agent = agent_of(chat(), InMemorySaver())
     assert "__interrupt__" in asyncio.run(agent.ainvoke({"messages": "unsure"}, thread()))
 
@@ -149,6 +152,7 @@ def test_a_call_that_is_not_the_judged_one_is_asked_about() -> None:
 
 
 def test_what_was_held_first_stays_held_for_processes_that_judge_at_once(tmp_path: Path) -> None:
+    """The second process would let run what the first holds."""
     store = VerdictStore(tmp_path / "v.sqlite")
     held = MessageNote(orders={"k": ToolCallOrder(digest="", decision="held")})
     store.put("k", held, first=True)
@@ -157,6 +161,7 @@ def test_what_was_held_first_stays_held_for_processes_that_judge_at_once(tmp_pat
 
 
 def test_what_cannot_be_judged_is_asked_about_and_stays_so() -> None:
+    """A server that is down would switch the gate off."""
     model = Greedy(steps={("sure", 0): [sending(40), RuntimeError("down")]})
     when = when_of(model, probe="off")
     said = ended(sending(40))
@@ -166,6 +171,7 @@ def test_what_cannot_be_judged_is_asked_about_and_stays_so() -> None:
 
 
 def test_artifacts_that_it_cannot_keep_are_refused_at_set_up() -> None:
+    """The first customer's call would find it."""
     model = chat()
     slots = make_artifact(model, prompt=PromptWrapping(system="It is {clock}.", slots=("clock",), question_slots=()))
     with pytest.raises(UsageError, match=r"slots \['clock'\]"):

@@ -65,6 +65,7 @@ def verdict() -> Verdict:
 
 
 def test_a_store_outlives_its_process_and_is_shared(tmp_path: Path, verdict: Verdict) -> None:
+    """A call may wait for days, and be resumed by another process."""
     path, note = tmp_path / "verdicts.sqlite", MessageNote(verdict=verdict)
     first = VerdictStore(path)
     with ThreadPoolExecutor(8) as pool:
@@ -76,6 +77,7 @@ def test_a_store_outlives_its_process_and_is_shared(tmp_path: Path, verdict: Ver
 
 
 def test_memory_is_bounded_and_the_forgotten_is_unknown() -> None:
+    """A long-lived process would run out of memory, or run a call that it has forgotten."""
     store = VerdictStore()
     for i in range(MOST_IN_MEMORY + 1):
         store.put(f"call_{i}", MessageNote())
@@ -87,6 +89,7 @@ def test_memory_is_bounded_and_the_forgotten_is_unknown() -> None:
 
 
 def test_a_decision_is_noted_and_deleted_with_its_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision that outlives its note would approve a later call."""
     store, note = VerdictStore(), MessageNote(asked="me")
     for key, moment in (("early", 1000.0), ("late", 1050.0)):
         monkeypatch.setattr("time.time", lambda moment=moment: moment)
@@ -100,6 +103,7 @@ def test_a_decision_is_noted_and_deleted_with_its_note(monkeypatch: pytest.Monke
 
 
 async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
+    """All users would wait for one slow disk."""
     store, loop = VerdictStore(), asyncio.get_running_loop()
     ran = threading.Event()
 
@@ -133,6 +137,7 @@ def test_a_forked_child_keeps_its_verdicts(tmp_path: Path, verdict: Verdict) -> 
 
 
 async def test_a_text_beside_calls_is_withheld() -> None:
+    """It is not what was judged."""
     spoken = paying(5).model_copy(update={"content": "Secretly, I pay."})
     model = ScriptedChat(script={"?": [spoken]})
     guard = FrameworkGuard(model, artifact(model), on_abstain="review")
@@ -170,6 +175,7 @@ async def test_an_acceptance_by_one_agents_gate_is_not_remembered_for_another_ag
 
 
 async def test_only_the_judged_call_may_run() -> None:
+    """Another call under the same id is another payment."""
     guard = gate(5)
     answer = await guard.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
@@ -184,6 +190,7 @@ async def test_only_the_judged_call_may_run() -> None:
 
 
 async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
+    """A person decides about this very call."""
     guard = gate(5, 50, 500, 55, 505)
     answer = await guard.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
@@ -192,11 +199,13 @@ async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
 
 
 async def test_a_call_of_a_tool_that_cannot_wait_is_not_proposed() -> None:
+    """The framework would run it at once."""
     answer = await gate(5, 50, 500, 55, 505).ask(ASKED, TOOLS, holdable={"other"})
     assert answer.message.tool_calls == []
 
 
 async def test_a_call_a_person_gave_may_run() -> None:
+    """The call on the abstention path is a person's own."""
     guard = gate(5, 50, 500, 55, 505, on_abstain=lambda verdict: paying(7))
     (call,) = (await guard.ask(ASKED, TOOLS)).message.tool_calls
     assert await may_run(guard, call["id"], "pay", {"amount": 7})
@@ -204,6 +213,7 @@ async def test_a_call_a_person_gave_may_run() -> None:
 
 
 async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
+    """The output guardrail would pass an abstention for an answer."""
     sure = gate(5, bindings=None)
     model = ScriptedChat(script={"sure": ["Paris"], "unsure": ["a", "b", "c", "d", "e"]})
     calibrated = artifact(model, bindings=None)
@@ -253,6 +263,7 @@ async def test_an_abstention_is_marked_and_not_known_by_its_wording() -> None:
 
 
 async def test_agents_made_for_each_request_probe_and_draw_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request would pay for a probe, and a client that asks again would draw until the gate accepts."""
     model = ScriptedChat(default=["Paris"])
     calibrated = artifact(model, bindings=None)
 
@@ -274,6 +285,7 @@ async def test_agents_made_for_each_request_probe_and_draw_once(monkeypatch: pyt
 
 
 async def test_a_question_that_utf_8_cannot_write_has_answers() -> None:
+    """Half of an emoji in a question would be an error of the service."""
     model = ScriptedChat(default=["Yes"])
     guard = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message")
     messages = PromptWrapping().messages("half \ud800 of a pair")
@@ -282,6 +294,7 @@ async def test_a_question_that_utf_8_cannot_write_has_answers() -> None:
 
 
 async def test_the_same_words_to_another_question_are_another_answer() -> None:
+    """ "Yes" was right about another question."""
     model = ScriptedChat(script={"sure": ["Yes"]})
     guard = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message")
     messages = PromptWrapping().messages("sure")
@@ -325,6 +338,7 @@ async def ask_guard(guard: FrameworkGuard, question: str, **options: Any) -> Any
 
 
 async def test_each_tool_has_its_artifact_and_exempt_ones_pass() -> None:
+    """A threshold for one tool promises nothing for another."""
     guard = several()
     sure, unsure, look = [await ask_guard(guard, question) for question in ("sure", "unsure", "look")]
     assert [call["name"] for call in sure.message.tool_calls] == ["pay"]
@@ -337,6 +351,7 @@ async def test_each_tool_has_its_artifact_and_exempt_ones_pass() -> None:
 
 
 async def test_a_message_goes_out_only_if_the_artifact_of_every_gated_call_accepts() -> None:
+    """One sure call would carry an unsure one through."""
     guard = several(on_abstain="review")
     answer = await ask_guard(guard, "both", holdable={"pay"})
     quote, pay = answer.message.tool_calls
@@ -346,6 +361,7 @@ async def test_a_message_goes_out_only_if_the_artifact_of_every_gated_call_accep
 
 
 async def test_a_request_must_offer_what_was_calibrated() -> None:
+    """With other tools the model answers otherwise."""
     with pytest.raises(ArtifactMismatchError, match="does not offer"):
         await gate(5).ask(ASKED, Bindings())
     forced = TOOLS.model_copy(update={"tool_choice": "any"})
@@ -363,6 +379,7 @@ class NamedJudge(ExactJudge):
 
 
 def test_judges_are_given_one_or_several_by_name() -> None:
+    """A gate would compare with another judge than at calibration."""
     model, judge = ScriptedChat(default=["Paris"]), NamedJudge()
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     calibrated = artifact(model).model_copy(update={"estimator": spec})
@@ -376,11 +393,13 @@ def test_judges_are_given_one_or_several_by_name() -> None:
 @pytest.mark.parametrize("kind", [AgentsModelChat, PydanticAIChat])
 @pytest.mark.parametrize("name", ["inner", "settings"])
 def test_a_misspelt_setting_of_a_chat_is_not_left_out_in_silence(kind: Any, name: str) -> None:
+    """Calibration would be about another setting than the user believes."""
     with pytest.raises(ValidationError, match=name):
         kind(**{"model": object(), name: {}})
 
 
 def test_settings_and_arguments() -> None:
+    """A setting that changes answers must not pass as transport."""
     refuse_settings({"a": 1}, {"a": 1, "timeout": 3, "b": None}, {"timeout"}, "settings")
     with pytest.raises(ArtifactMismatchError, match="a=2"):
         refuse_settings({"a": 1}, {"a": 2}, (), "settings")
