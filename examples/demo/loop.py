@@ -75,10 +75,6 @@ TOKENS = 16
 REVIEWERS = ("ann", "bob", "eve")
 BEFORE = 10
 """Questions that the client asks again before the artifact is swapped in."""
-AT_ONCE_OBSERVED = 500
-"""Questions that the client asks before it waits for the measurements; the gateway's queue holds 1,000."""
-FATES = ("collected", "unmeasured", "not_comparable")
-"""Counts of the answers that were not dropped."""
 FEWEST = 50
 """Questions of a mode after which the picture shows their rates: the first few would jump between 0 and 100 %."""
 
@@ -95,6 +91,8 @@ OBSERVING = (
     observe:
       plan: {{n: {n}, max_tokens: 16}}
       records: {{path: observed.jsonl}}
+      queue: 4000
+      max_concurrency: 32
 """
 )
 GUARDING = (
@@ -298,30 +296,20 @@ def _calibrate(folder: Path, line: str) -> None:
 
 
 def observe(url: str, questions: Sequence[Question], sizes: Sizes) -> list[Exchange]:
-    """Ask through a gateway that observes, and wait until it has measured what it served.
-
-    The demo's client asks faster than any answer is measured, so it waits after every `AT_ONCE_OBSERVED` questions:
-    the gateway drops what its queue cannot hold.
-    """
-    exchanges: list[Exchange] = []
-    for start in range(0, len(questions), AT_ONCE_OBSERVED):
-        exchanges += _ask_all(url, questions[start : start + AT_ONCE_OBSERVED], sizes, "asking               ")
-        counters = _measured(url)
-    counts = ", ".join(f"{counters[fate]} {fate.replace('_', ' ')}" for fate in ("served", "chosen", *FATES))
-    CONSOLE.print(f"{counts}, {sum(counters['dropped'].values())} dropped", style="dim")
-    return exchanges
-
-
-def _measured(url: str) -> dict[str, Any]:
-    """Wait until the gateway has measured what it served; return its counts."""
+    """Ask through a gateway that observes, and wait until it has measured what it served."""
+    exchanges = _ask_all(url, questions, sizes, "asking               ")
     with bar(CONSOLE, "measured behind them ") as progress, httpx.Client() as client:
         while True:
-            counters: dict[str, Any] = client.get(f"{url.removesuffix('/v1')}/guardrail/v1/observed").json()[NAME]
-            done = sum(counters[fate] for fate in FATES) + sum(counters["dropped"].values())
+            counters = client.get(f"{url.removesuffix('/v1')}/guardrail/v1/observed").json()[NAME]
+            fates = ("collected", "unmeasured", "not_comparable")
+            done = sum(counters[fate] for fate in fates) + sum(counters["dropped"].values())
             progress(done, counters["chosen"])
             if done == counters["chosen"]:
-                return counters
+                break
             time.sleep(0.2)
+    counts = ", ".join(f"{counters[fate]} {fate.replace('_', ' ')}" for fate in ("served", "chosen", *fates))
+    CONSOLE.print(f"{counts}, {sum(counters['dropped'].values())} dropped", style="dim")
+    return exchanges
 
 
 def _ask_all(url: str, questions: Sequence[Question], sizes: Sizes, label: str) -> list[Exchange]:

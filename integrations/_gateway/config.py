@@ -120,6 +120,10 @@ class Observe(Frozen):
     """Prompt in which the application wraps a question, without an artifact."""
     records: RecordsConfig | None = None
     """File for measured sample sets, for `calibrate`; None writes none."""
+    queue: int = Field(default=1000, ge=1)
+    """Answers that wait to be measured; later ones are dropped and counted."""
+    max_concurrency: int = Field(default=4, ge=1)
+    """Answers that are measured at once."""
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

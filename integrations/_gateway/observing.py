@@ -64,7 +64,11 @@ class Observing:
             refuse_majority(alias.plan, f"observe the answers of models.{alias.name}")
         limits = self._settings = alias.config.observe
         self._prompt = limits.prompt if alias.single is None else alias.single.prompt
-        self.queue = ObserveQueue(report=lambda name, label: alias.metrics.count(name, alias.name, label))
+        self.queue = ObserveQueue(
+            most=limits.queue,
+            at_once=limits.max_concurrency,
+            report=lambda name, label: alias.metrics.count(name, alias.name, label),
+        )
         self._records: RecordLines | None = None
         self._collectors: LRU[Sampler] = LRU(CREDENTIALS)
         if limits.records is not None:
