@@ -26,7 +26,7 @@ from ..rules import compared_rules
 from .frame.app import command
 from .frame.files import keep_inputs, open_files, pool_of, warn_undecided, warn_unlike
 from .frame.flags import Texts, flag, load_settings, with_flags
-from .frame.items import refuse_with_items
+from .frame.options import refuse_with_items
 from .frame.table_flags import TableFlags
 from .frame.terminal import console, finish, print_line, table
 

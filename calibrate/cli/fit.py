@@ -29,9 +29,8 @@ from .frame.app import command, first_problem
 from .frame.files import keep_inputs, warn_incomplete, warn_undecided, warn_unlike
 from .frame.fitting import FitJob, Fitted, finish_fit, fit_by_rule, open_job, save_fit
 from .frame.flags import load_settings, with_flags
-from .frame.items import refuse_with_items
 from .frame.next_commands import listed
-from .frame.options import chosen_estimator, refuse_options
+from .frame.options import chosen_estimator, refuse_options, refuse_with_items
 from .frame.terminal import finish
 from .frame.verdicts import conclude, print_audits, print_cascade, print_fits, print_router
 
@@ -141,9 +140,11 @@ def _fit_by_group(job: FitJob, by: ByGroup) -> None:
 
 def _fit_cascade(job: FitJob) -> None:
     """Fit the thresholds of several models together, from a record file each."""
-    names_of_ignored = ("test", "by", "human_labels", "count_repeats", "map", "right", "cut")
-    ignored = {"test_fraction": job.test_fraction or None, **{name: getattr(job, name) for name in names_of_ignored}}
-    refuse_options("has no effect on a cascade. Leave it out.", ignored)
+    why = "has no effect on a cascade. Leave it out."
+    refuse_options(
+        why, test=job.test, test_fraction=job.test_fraction or None, by=job.by, human_labels=job.human_labels
+    )
+    refuse_options(why, count_repeats=job.count_repeats, map=job.map, right=job.right, cut=job.cut)
     name, options = parse_rule(job.rule or CERTIFIED)
     if name != CERTIFIED or options.keys() - {"share", "delta"}:
         raise UsageError(

@@ -77,10 +77,10 @@ def import_(
     The second names the model of records that are imported already; scores and labels stay.
     """
     if header_of(source) is not None:
-        reading = {"replace": replace, "skip_bad": skip_bad, "items": items, "set": assigned, "format": format}
-        columns = {"rows": rows, "option_scale": option_scale, "other_labels": other_labels, **given}
         why = f"is about reading a file of another tool, and {source} is a record file. Leave it out."
-        refuse_options(why, {**reading, **columns, "primary": primary != "majority"})
+        refuse_options(why, replace=replace, skip_bad=skip_bad, items=items, set=assigned, format=format, rows=rows)
+        is_primary = primary != "majority"
+        refuse_options(why, primary=is_primary, option_scale=option_scale, other_labels=other_labels, **given)
         _name_model(source, out, model)
         return
     out = out or Path("records.jsonl")

@@ -25,10 +25,10 @@ from ..scoring.names import key_of
 from .frame.app import command
 from .frame.files import keep_inputs, one_file
 from .frame.flags import load_settings, with_flags
-from .frame.items import label_by_items, refuse_with_items
+from .frame.items import label_by_items
 from .frame.labels import print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
-from .frame.options import RecordsArgument, RewriteOption
+from .frame.options import RecordsArgument, RewriteOption, refuse_with_items
 from .frame.people import Labelling, ask_people
 from .frame.terminal import console, finish, print_line
 

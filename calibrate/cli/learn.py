@@ -53,12 +53,12 @@ def learn(
     """
     asked = load_settings(Learning, None, {**given, "source": source})
     if asked.tool is not None and asked.artifact is None:
-        ignored = {name: given[name] for name in ("earlier", "test_fraction", "since", "monitor")}
-        refuse_options("has no effect with --tool. Leave it out.", ignored)
+        of_answers = ("earlier", "test_fraction", "since", "monitor")
+        refuse_options("has no effect with --tool. Leave it out.", **{name: given[name] for name in of_answers})
         learn_calls(asked, asked.tool)
     elif asked.artifact is not None and asked.tool is None:
-        ignored = {name: given[name] for name in ("records", "compare", "model", "tools", "system")}
-        refuse_options("has no effect with --artifact. Leave it out.", ignored)
+        of_calls = ("records", "compare", "model", "tools", "system")
+        refuse_options("has no effect with --artifact. Leave it out.", **{name: given[name] for name in of_calls})
         _learn_answers(asked, asked.artifact)
     else:
         raise UsageError(

@@ -31,8 +31,7 @@ from ..scoring.scores import arrays
 from .frame.app import command
 from .frame.files import keep_inputs, open_pool
 from .frame.flags import Texts, flag, load_settings, with_flags
-from .frame.items import refuse_with_items
-from .frame.options import chosen_estimator, refuse_options
+from .frame.options import chosen_estimator, refuse_options, refuse_with_items
 from .frame.terminal import console, finish, print_line, table
 
 
@@ -71,7 +70,7 @@ def plan(*, given: dict[str, Any]) -> None:
         if not asked.pilot:
             raise UsageError("--items plans from a pilot: a hundred or more records with labelled items, as --pilot.")
     if asked.records:
-        refuse_options("has no effect with --records. Leave it out.", {"n": asked.n, "acceptance": asked.acceptance})
+        refuse_options("has no effect with --records. Leave it out.", n=asked.n, acceptance=asked.acceptance)
         _plan_scopes(asked)
         return
     if asked.labels:

@@ -37,10 +37,10 @@ from .frame.collecting import ask, asking, judging
 from .frame.files import keep_inputs, pair_cache
 from .frame.fitting import FitJob, Fitted, fit_by_rule
 from .frame.flags import load_settings, with_flags
-from .frame.items import ScoreItems, label_by_items, refuse_with_items, score_by_items
+from .frame.items import ScoreItems, label_by_items, score_by_items
 from .frame.labels import judge_cache, print_label_checks, print_labels, refuse_mixed, rule_from
 from .frame.next_commands import listed
-from .frame.options import SetOption
+from .frame.options import SetOption, refuse_with_items
 from .frame.settings import RunSettings
 from .frame.terminal import console, print_line
 from .frame.verdicts import conclude, print_more
@@ -200,23 +200,14 @@ def _score_to_fit(settings: RunSettings, questions: Sequence[Question]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The questions of the fit, or of the test.
+    """The questions of the fit, or of the test."""
 
-    Attributes:
-        purpose: "to calibrate" or "to test".
-        questions: The questions.
-        total: The number of questions of both parts.
-        source: The file they are from.
-        path: The record file to write.
-        like: For the test: the records of the fit, whose ranks and cap of items hold for it as well.
-    """
-
-    purpose: str
+    purpose: str  # "to calibrate" or "to test"
     questions: Sequence[Question]
-    total: int
-    source: Path
-    path: Path
-    like: Path | None = None
+    total: int  # questions of both parts
+    source: Path  # the file they are from
+    path: Path  # the record file to write
+    like: Path | None = None  # for the test: the records of the fit, whose ranks and cap of items hold for it as well
 
 
 def _records(settings: RunSettings, model: BaseChatModel, part: _Part) -> RecordFile:

@@ -24,9 +24,16 @@ from ..scoring.compute import ScoreSummary, lacking, score_file, supported, uses
 from ..scoring.names import parse_estimator, stored_key
 from .frame.app import command
 from .frame.files import keep_inputs, one_file, pair_cache
-from .frame.items import ScoreItems, refuse_with_items, refuse_without_items, score_by_items
+from .frame.items import ScoreItems, score_by_items
 from .frame.next_commands import listed, next_step
-from .frame.options import ItemsOption, RecordsArgument, RewriteOption, flags_under
+from .frame.options import (
+    ItemsOption,
+    RecordsArgument,
+    RewriteOption,
+    flags_under,
+    refuse_with_items,
+    refuse_without_items,
+)
 from .frame.terminal import console, finish, print_line, table
 
 models_flag, items_flag = flags_under("Comparing answers"), flags_under("With --items")

@@ -20,13 +20,7 @@ class Progress(Protocol):
     """Called now and then with how far the work is."""
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
-        """Report.
-
-        Args:
-            done: Items finished, including those found finished at the start.
-            total: Items in all.
-            note: A few words, e.g. "2 failed".
-        """
+        """Report the items finished, with those found finished at the start; a note is, for example, "2 failed"."""
         ...
 
 

@@ -44,8 +44,6 @@ from .verdicts import print_verdict
 
 RECORDS = Path("agent.records.jsonl")
 """Where an agent that collects records its samples by default."""
-
-
 UNDECIDED = Found(undecided="--missing leave-out leaves them out, which is valid only if they are like decided ones.")
 """What a fit says beside the number of undecided reviews."""
 

@@ -16,7 +16,6 @@ from ...data.progress import bar
 from ...data.records import RecordFile, rewrite_records
 from ...items.answers import label_items, labels_of_file, measure_records, spec_of_answers, stored_spec
 from ...spec_syntax import assignment, parse_name
-from .options import refuse_options
 from .terminal import console, print_line, table
 
 # -- Options -----------------------------------------------------------------------------------------------------------
@@ -55,16 +54,6 @@ def _assignments(flag: str, value: str, texts: Sequence[str] | None) -> Iterator
 def _judge(text: str) -> Judge:
     name, params = parse_name(text)
     return make_judge(name, **params)
-
-
-def refuse_with_items(**options: object) -> None:
-    """Refuse options of whole answers together with --items."""
-    refuse_options("is about whole answers: leave it out with --items.", options)
-
-
-def refuse_without_items(**options: object) -> None:
-    """Refuse options of items where whole answers are meant."""
-    refuse_options("is about items: add --items, or leave it out.", options)
 
 
 # -- score, label ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,6 @@ from .app import COLUMNS as COLUMNS
 from .terminal import print_line
 
 MODEL_HELP = "transformers:PATH, openai-compatible:NAME@URL, python:MODULE:NAME, openai:gpt-4o-mini, ..."
-
 
 WHAT, ASKING, SCORES = "Questions and model", "Asking", "Scores and labels"
 PROMISE, LABELS, FILES = "Promise", "Labels and test", "Files"
@@ -37,24 +36,22 @@ SetOption = Annotated[
     typer.Option("--set", help="A rare setting: seed=1, stop=END, ...", rich_help_panel=ASKING, metavar="NAME=VALUE"),
 ]
 ItemsOption = Annotated[bool, typer.Option("--items", help="Keep or hold back each item (field of JSON).")]
-
-
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]
 RewriteOption = Annotated[
     Path | None, typer.Option("--out", "-o", help="Default: the record file itself.", show_default=False)
 ]
 
 
-def refuse_options(why: str, options: Mapping[str, object]) -> None:
-    """Refuse options that have no effect here, by their names as parameters; None, False and empty are left out.
-
-    Raises:
-        UsageError: The first of them that is given, and why: "--cap is about items: ...".
-    """
+def refuse_options(why: str, /, **options: object) -> None:
+    """Refuse the first option that is given and has no effect here, and say why: "--cap is about items: ..."."""
     for name, value in options.items():
         if value is None or value is False or value in ([], ()):  # but not 0: --cut 0 is given
             continue
         raise UsageError(f"--{name.replace('_', '-')} {why}")
+
+
+refuse_with_items = partial(refuse_options, "is about whole answers: leave it out with --items.")
+refuse_without_items = partial(refuse_options, "is about items: add --items, or leave it out.")
 
 
 def chosen_estimator(file: RecordFile, name: str | None) -> str:

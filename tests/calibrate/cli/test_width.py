@@ -32,20 +32,28 @@ def cut_names(text: str, names: Iterator[str]) -> list[str]:
     return [name for name in names if name not in words]
 
 
-@pytest.mark.parametrize("command", [None, *COMMANDS])
-def test_help_of_calibrate_shows_whole_names(command: str | None) -> None:
-    arguments = ["--help"] if command is None else [command, "--help"]
-    shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).output
+def help_of_calibrate(*command: str) -> str:
+    """The help in a terminal of 80 columns."""
+    shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).output
     assert max(map(len, shown.splitlines())) <= 80
-    if command is None:
-        assert cut_names(shown, iter(COMMANDS)) == []
-        return
+    return shown
+
+
+def test_help_of_calibrate_shows_whole_names_of_commands() -> None:
+    """A user copies the name of a command: half of one is "no such command"."""
+    assert cut_names(help_of_calibrate(), iter(COMMANDS)) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_shows_whole_names_of_options_and_an_example(command: str) -> None:
+    """A user copies options and follows the link: a cut name, or a heading that is gone, leads nowhere."""
+    shown = help_of_calibrate(command)
     assert len(shown.splitlines()) <= 45, "a screen"
     page, anchor = re.findall(r"Documentation: ([\w/.-]+)#?([\w-]*)", shown)[0]
     headings = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert anchor in ("", *(re.sub(r"\W+", "-", heading.lower()) for heading in headings))
-    flags = (flag for each in COMMANDS[command].params for flag in (*each.opts, *each.secondary_opts) if "-" in flag)
-    assert cut_names(shown, flags) == []
+    names = (name for option in COMMANDS[command].params for name in (*option.opts, *option.secondary_opts))
+    assert cut_names(shown, (name for name in names if "-" in name)) == []
     assert "\u2026" not in shown
     assert f"Example: calibrate {command}" in " ".join(shown.split()) or command == "sample"
 
@@ -84,12 +92,12 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     printed = VisibleConsole.print
 
     def measured(self: VisibleConsole, *objects: Any, **options: Any) -> None:
-        for each in objects:
-            if isinstance(each, Table):
+        for table in objects:
+            if isinstance(table, Table):
                 narrow = VisibleConsole(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-                printed(narrow, each)
+                printed(narrow, table)
                 lines = narrow.file.getvalue().splitlines()  # type: ignore[attr-defined]
-                widths[" ".join(str(each.title).split()[:2])] = max(map(len, lines))
+                widths[" ".join(str(table.title).split()[:2])] = max(map(len, lines))
         printed(self, *objects, **options)
 
     monkeypatch.setattr(VisibleConsole, "print", measured)
