@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -310,42 +310,46 @@ def test_a_decision_that_cannot_be_carried_out_runs_nothing_and_ends(
     assert bridge.resume(agent, CONFIG) is None
 
 
-def tampered(saver: Any, place: str) -> None:
-    """Somebody who can write to the checkpoints sends the money to eve: in the note, or in what the person is asked."""
-    changed = 0
-    if place in ("note", "both"):
-        for key, (kind, data) in saver.blobs.items():
-            if key[2] == "guardrail":
-                note = unpack(saver.serde.loads_typed((kind, data)))
-                assert note is not None
-                other = MessageNote.from_stored(json.loads(note.model_dump_json().replace("bob", "eve")))
-                saver.blobs[key] = saver.serde.dumps_typed(pack(other))
-                changed += other != note
-    if place in ("interrupt", "both"):
-        for writes in saver.writes.values():
-            for key, (task, channel, (kind, data), path) in writes.items():
-                if channel == "__interrupt__":
-                    writes[key] = (task, channel, (kind, data.replace(b"bob", b"eve")), path)
-                    changed += writes[key][2][1] != data
-    assert changed >= (2 if place == "both" else 1)
+def tamper_note(saver: Any) -> None:
+    """Somebody who can write to the checkpoints sends the money to eve, in the message that waits."""
+    (key,) = [key for key in saver.blobs if key[2] == "guardrail" and unpack(saver.serde.loads_typed(saver.blobs[key]))]
+    note = unpack(saver.serde.loads_typed(saver.blobs[key]))
+    assert note is not None
+    other = MessageNote.from_stored(json.loads(note.model_dump_json().replace("bob", "eve")))
+    assert other != note
+    saver.blobs[key] = saver.serde.dumps_typed(pack(other))
 
 
-@pytest.mark.parametrize("place", ["note", "interrupt", "both"])
+def tamper_interrupt(saver: Any) -> None:
+    """Somebody who can write to the checkpoints sends the money to eve, in what the person is asked."""
+    asking = [(writes, key) for writes in saver.writes.values() for key in writes if writes[key][1] == "__interrupt__"]
+    ((writes, key),) = asking
+    task, channel, (kind, data), path = writes[key]
+    assert b"bob" in data
+    writes[key] = (task, channel, (kind, data.replace(b"bob", b"eve")), path)
+
+
+def tamper_both(saver: Any) -> None:
+    tamper_note(saver)
+    tamper_interrupt(saver)
+
+
+@pytest.mark.parametrize("tamper", [tamper_note, tamper_interrupt, tamper_both])
 @pytest.mark.parametrize("edited", [False, True])
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_an_approval_of_something_else_than_what_waits_lapses(
-    store: Any, place: str, edited: bool, is_async: bool
+    store: Any, tamper: Callable[[Any], None], edited: bool, is_async: bool
 ) -> None:
     """It sent the money to somebody else under the approval."""
     agent = transferring(5, 0, 1, 2, 3)
     bridge, item = queued(store, agent)
     mended = ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})
     decide(store, item, **({"action": "edit", "candidate": {"tool_calls": [mended]}} if edited else APPROVAL))
-    tampered(agent.checkpointer, place)
+    tamper(agent.checkpointer)
     result = await bridge.aresume(agent, CONFIG) if is_async else bridge.resume(agent, CONFIG)
-    said = texts(result)
-    assert not any("sent" in text for text in said)
-    assert "What waits is not what was decided about" in said[2]
+    shown = texts(result)
+    assert not any("sent" in text for text in shown)
+    assert "What waits is not what was decided about" in shown[2]
     trail = store.trail(item.id)
     assert [event.what for event in trail][-2:] == ["not_carried_out", "lapsed"]
     assert "changed after the reviewer saw it" in trail[-2].detail["reason"]
@@ -375,7 +379,7 @@ def test_a_rejection_of_what_was_changed_stands(store: Any) -> None:
     agent = transferring(5, 0, 1, 2, 3)
     bridge, item = queued(store, agent)
     decide(store, item, action="reject", note="not to him")
-    tampered(agent.checkpointer, "both")
+    tamper_both(agent.checkpointer)
     assert "A person rejected this call" in texts(bridge.resume(agent, CONFIG))[2]
     assert happened(store, item)[-2:] == ["handed_over", "carried_out"]
 
@@ -677,8 +681,25 @@ def test_a_killed_process_loses_no_approved_call(tmp_path: Path) -> None:
     assert report["trail"][3:] == ["taken_up", "handed_over", "taken_up", "carried_out"]
 
 
-@pytest.mark.parametrize("moved", ["a message", "a message whose turn fails", "an update"])
-def test_a_thread_that_has_moved_on_is_not_run_again(store: Any, moved: str) -> None:
+def send_a_message(agent: Any, stumbles: list[BaseException]) -> None:
+    agent.invoke({"messages": "never mind"}, CONFIG)
+
+
+def send_a_message_whose_turn_fails(agent: Any, stumbles: list[BaseException]) -> None:
+    stumbles.append(RuntimeError("down"))
+    with pytest.raises(RuntimeError):
+        agent.invoke({"messages": "never mind"}, CONFIG)
+
+
+def update_the_state(agent: Any, stumbles: list[BaseException]) -> None:
+    agent.update_state(CONFIG, {"messages": []}, as_node="model")
+
+
+@pytest.mark.parametrize(
+    ("move_on", "unfinished"),
+    [(send_a_message, False), (send_a_message_whose_turn_fails, True), (update_the_state, True)],
+)
+def test_a_thread_that_has_moved_on_is_not_run_again(store: Any, move_on: Any, unfinished: bool) -> None:
     """A newer message took the place of the approved call, whether its own turn has ended or not."""
     ran: list[int] = []
     model = AgentChat(steps={**UNSURE.steps, **NEVER_MIND})
@@ -689,16 +710,9 @@ def test_a_thread_that_has_moved_on_is_not_run_again(store: Any, moved: str) -> 
     decide(store, item, action="approve")
     with pytest.raises(ConnectionError):
         bridge.resume(agent, CONFIG)
-    if moved == "an update":
-        agent.update_state(CONFIG, {"messages": []}, as_node="model")
-    elif moved == "a message":
-        agent.invoke({"messages": "never mind"}, CONFIG)
-    else:
-        stumbles.append(RuntimeError("down"))
-        with pytest.raises(RuntimeError):
-            agent.invoke({"messages": "never mind"}, CONFIG)
+    move_on(agent, stumbles)
     before = agent.get_state(CONFIG)
-    assert bool(before.tasks) == (moved != "a message")
+    assert bool(before.tasks) is unfinished
     assert bridge.resume(agent, CONFIG) is None
     assert (agent.get_state(CONFIG).config, ran) == (before.config, [])
     assert happened(store, item)[2:] == ["put_down"]
