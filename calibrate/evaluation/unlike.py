@@ -40,7 +40,7 @@ def unlike_file(files: Sequence[RecordFile], key: str) -> tuple[Path, Difference
     for file in files:
         others = [other for other in files if other is not file]
         differences = [_of_scores(key, file, others), _of_labels(file, others)]
-        largest = min((found for found in differences if found is not None), key=lambda each: each.p, default=None)
+        largest = min(filter(None, differences), key=lambda difference: difference.p, default=None)
         if largest is not None and largest.p < DIFFERENT / (2 * len(files)):
             return file.path, largest
     return None

@@ -250,8 +250,8 @@ def test_undecided_answers_of_two_files_are_labelled_by_the_commands_that_a_fit_
     file = read_records(records)
     header = file.header.model_copy(update={"n_questions": 60})
     halves = [tmp_path / "half one.jsonl", tmp_path / "two.jsonl"]
-    for place, half in enumerate(halves):
-        write_records(half, header, file.records[60 * place : 60 * place + 60])
+    for half, first in zip(halves, (0, 60), strict=True):
+        write_records(half, header, file.records[first : first + 60])
     shown = run("fit", "--rule", "acrc", *halves, "--alpha", 0.3, "--out", tmp_path / "a.json")
     commands = re.findall(r"`calibrate (label [^`]*)`", shown)
     assert len(commands) == 2

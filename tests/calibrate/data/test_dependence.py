@@ -14,9 +14,9 @@ from calibrate.data.split import Dependence, dependence
 from guardrail.types import Sample, SampleSet
 
 
-def record(place: int, question: str, answer: str, group: str | None = None) -> Record:
+def record(number: int, question: str, answer: str, group: str | None = None) -> Record:
     drawn = SampleSet(question=question, primary=Sample(text=answer), samples=())
-    return Record(id=f"r{place}", question=question, group=group, drawn=drawn)
+    return Record(id=f"r{number}", question=question, group=group, drawn=drawn)
 
 
 def variants(kinds: int = 10, each: int = 4, group: bool = False) -> Iterator[Record]:
