@@ -22,13 +22,12 @@ from langchain_core.outputs import LLMResult
 from guardrail import Guardrail
 from guardrail.errors import GuardrailError, UnreadableReplyError, UsageError
 from guardrail.guard.comparability import unlike_calls
+from guardrail.guard.observe_queue import Observed, ObserveQueue, fate_of
 from guardrail.guard.observers import chosen
 from guardrail.sampling.effects import run
 from guardrail.sampling.replies.read import read_reply
 from guardrail.sampling.sampler import refuse_majority
 from guardrail.types import Sample
-
-from ._observe_queue import Observed, ObserveQueue, fate_of
 
 __all__ = ["ObserveQueue", "Observed", "Watcher", "fate_of"]
 

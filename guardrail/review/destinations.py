@@ -20,7 +20,6 @@ from ..errors import UsageError
 from ..monitor import Alarm
 from ..plain_json import sha256_hex, visible
 from . import rows
-from .chats import slack_message, teams_message
 from .database import Database, Transaction
 from .item import Item
 from .tables import events, items, meta, outbox
@@ -90,7 +89,7 @@ class Destination:
         if self.format == "json":
             return {**_facts(identity, event, item), "link": link}
         title, facts = _alarm_in_words(event) if item is None else _item_in_words(item)
-        in_its_form = slack_message if self.format == "slack" else teams_message
+        in_its_form = _slack_message if self.format == "slack" else _teams_message
         return in_its_form(title, facts, link)
 
 
@@ -187,3 +186,47 @@ def _last_announced(transaction: Transaction, destination: Destination) -> int:
         number = str(transaction.execute(earlier).scalar_one() or 0)
         transaction.execute(insert(meta).values(name=destination.name, value=number))
     return int(number)
+
+
+# -- the forms of chats: a title, facts by their names, and a link to the review page or None --------------------------
+
+
+def _slack_message(title: str, facts: dict[str, str], link: str | None) -> dict[str, Any]:
+    """Blocks of Slack. Escaped, since ``<!channel>`` in the name of a tool would notify everybody."""
+
+    def plain(text: str) -> str:
+        return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+    lines = [f"*{plain(title)}*", *(f"{name}: {plain(value)}" for name, value in facts.items())]
+    # Verbatim: Slack makes no links of addresses and no mentions of names.
+    text = {"type": "mrkdwn", "text": "\n".join(lines)[:3000], "verbatim": True}
+    blocks: list[dict[str, Any]] = [{"type": "section", "text": text}]
+    if link is not None:
+        button = {"type": "button", "text": {"type": "plain_text", "text": "Open"}, "url": link}
+        blocks.append({"type": "actions", "elements": [button]})
+    return {"text": plain(title), "blocks": blocks}
+
+
+def _teams_message(title: str, facts: dict[str, str], link: str | None) -> dict[str, Any]:
+    """An adaptive card in a message, as Teams workflows take it.
+
+    All text is in rich text blocks, which show it unchanged. Text blocks and facts render Markdown, so the name of a
+    tool could show a link.
+    """
+
+    def block(bold: str, plain: str = "") -> dict[str, Any]:
+        runs = [{"type": "TextRun", "text": bold, "weight": "Bolder"}, {"type": "TextRun", "text": plain}]
+        return {"type": "RichTextBlock", "inlines": runs if plain else runs[:1]}
+
+    card: dict[str, Any] = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": [block(title), *(block(f"{name}: ", value) for name, value in facts.items())],
+    }
+    if link is not None:
+        card["actions"] = [{"type": "Action.OpenUrl", "title": "Open", "url": link}]
+    return {
+        "type": "message",
+        "attachments": [{"contentType": "application/vnd.microsoft.card.adaptive", "content": card}],
+    }

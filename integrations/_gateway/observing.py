@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_me
 from guardrail import Guardrail
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.guard.comparability import unlike_served
+from guardrail.guard.observe_queue import ObserveQueue, fate_of
 from guardrail.guard.observers import chosen
 from guardrail.guard.record_lines import RecordLines
 from guardrail.plain_json import canonical_json, sha256_hex
@@ -28,7 +29,6 @@ from guardrail.sampling.sampler import Sampler, refuse_majority
 from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, Unmeasured
 
-from .._observe_queue import ObserveQueue, fate_of
 from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, message_of, parsed, usage_of
 from .._openai.streams import chunks_of

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from guardrail.verdict import Reason, Verdict
+from ..verdict import Reason, Verdict
 
 MOST = 1000
 """Answers that wait to be measured; later ones are dropped."""
