@@ -153,7 +153,7 @@ def _labelled(record: Record, label: Label | None) -> Record:
         label = Label(None, "there is no answer to label")
     elif label is None:
         label = Label(None, NO_REFERENCE)
-    elif not record.references:  # compared with an answer that people rejected
+    elif not record.references and label.correct is not None:  # compared with an answer that people rejected
         same = label.correct
         label = Label(False) if same else Label(None, "people rejected another answer, and there is no reference")
     # Without a detail the answer would wait for a label and be left out, and not count as wrong.

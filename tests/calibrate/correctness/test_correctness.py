@@ -340,3 +340,20 @@ def test_a_rule_that_gives_no_reason_leaves_an_answer_undecided() -> None:
     bare = record.model_copy(update={"references": ()})
     given = label_records([record, bare], Silent()) + label_records([rejected], Exact())
     assert [each.is_undecided for each in given] == [True, False, True]
+
+
+def test_a_rule_that_could_not_compare_with_a_rejected_answer_says_why() -> None:
+    """Who runs a judge that is down would read that people rejected another answer, and not look for the fault."""
+
+    class Down(CorrectnessRule):
+        spec = CorrectnessSpec(name="down", version=1, params={})
+
+        def label(self, answer: str, question: Question) -> Label:
+            return Label(None, "the judge failed: down")
+
+    drawn = SampleSet(question="q?", primary=Sample(text="x"))
+    rejected = Record(id="1", question="q?", rejected=("y",), drawn=drawn)
+    (given,) = label_records([rejected], Down())
+    assert (given.correct, given.label_detail) == (None, "the judge failed: down")
+    (other,) = label_records([rejected], Exact())
+    assert (other.correct, other.label_detail) == (None, "people rejected another answer, and there is no reference")
