@@ -121,7 +121,11 @@ class Reader:
         fields: dict[str, Any] = {"text": parsed.text.strip()}
         if parsed.calls:
             calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
-            fields |= {"tool_calls": calls, "finish_reason": "tool_calls"}
+            fields["tool_calls"] = calls
+            if (
+                result.ended
+            ):  # an answer that was cut off stays one: more calls, or words about this one, may be missing
+                fields["finish_reason"] = "tool_calls"
         return decoded.model_copy(update=fields), parsed
 
     def sample_set(

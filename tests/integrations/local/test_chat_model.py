@@ -19,7 +19,9 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import examples.tiny_model
 from guardrail.errors import UsageError
-from guardrail.types import SamplingPlan, ToolCall
+from guardrail.sampling.replies.ends import end_of
+from guardrail.sampling.replies.read import part_of_an_answer
+from guardrail.types import SamplingPlan, ToolCall, Unmeasured
 from integrations._local.outputs import parse_tool_calls
 from integrations.transformers_chat import TransformersChat
 from tests.integrations.conftest import COMMON, byte_tokenizer, tiny_chat, tiny_model
@@ -210,6 +212,20 @@ def test_tool_calls_are_read_from_the_text(monkeypatch: pytest.MonkeyPatch, answ
     assert drawn.primary.tool_calls == (ToolCall(name="add", arguments={"a": 1, "b": 2}),)
     assert chat.invoke(QUESTION).tool_calls == [], "without bound tools JSON is an answer like any other"
     assert chat.invoke(QUESTION).content == answer
+
+
+def test_a_message_that_was_cut_off_after_a_whole_call_is_no_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a guard accepts the first of two calls, and an agent pays without the check that was to follow."""
+    whole = f"<tool_call>{json.dumps(CALL)}</tool_call>"
+    for answer in (whole, f'{whole}<tool_call>{{"name": "ad', whole.removesuffix("</tool_call>"), json.dumps(CALL)):
+        chat = one_token_model(monkeypatch, answer)
+        message = chat.bind_tools([add]).invoke(QUESTION)
+        assert ([call["name"] for call in message.tool_calls], end_of(message)) == (["add"], "length")
+        plan = SamplingPlan(n=0, max_tokens=16)
+        drawn = chat.draw_samples([QUESTION], plan, seeds=[0], tools=[add])[0]
+        missing = part_of_an_answer(drawn, plan)
+        assert missing is not None
+        assert missing.reason is Unmeasured.CUT_OFF
 
 
 def test_tools_are_shown_to_the_model_unless_the_choice_is_none() -> None:
