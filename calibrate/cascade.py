@@ -28,7 +28,7 @@ from .pipeline import fit_artifact
 from .rules import Feasible as Certified
 from .rules import Infeasible as NotCertified
 from .rules import certified
-from .rules.certificate import SHARE, fewest_accepted, interval, walk_of_tests
+from .rules.certificate import SHARE, interval, walk_of_tests
 from .rules.counts import Floats, Ints, items
 from .scoring.apart import refuse_overlap
 from .scoring.scores import refuse_failed
@@ -158,9 +158,13 @@ def fit_cascade(
         without_failed: As for `fit_artifact`, at each stage.
 
     Raises:
-        UsageError: More than 1 % of the questions failed at a stage, files of different questions, prompts or labelling
+        UsageError: Fewer than two stages, or another number of scores; more than 1 % of the questions failed at a
+            stage; files of different questions, prompts or labelling
             rules, both sides of which are named; or questions that a stage's score was made from.
     """
+    if len(records) < 2 or len(records) != len(scores):
+        raise UsageError(f"a cascade has at least two stages with a score each, got {len(records)} files and "
+                         f"{len(scores)} scores.")  # fmt: skip
     files = [file if isinstance(file, RecordFile) else read_records(file) for file in records]
     n_failed = max(
         refuse_failed(_chosen(file, groups), key, allowed=without_failed)
@@ -220,9 +224,8 @@ def _outcome(pool: Matched, alpha: float, delta: float, share: float) -> Cascade
     reason: InfeasibleReason | None = None
     needed: int | None = None
     if isinstance(result, NotCertified):
-        reason, fewest = InfeasibleReason.RISK_NEVER_LOW_ENOUGH, int(fewest_accepted(0, alpha, delta))
-        if fewest > len(u):
-            reason, needed = InfeasibleReason.TOO_FEW_ITEMS, fewest
+        reason = InfeasibleReason(result.reason)
+        needed = result.start if reason is InfeasibleReason.TOO_FEW_ITEMS else None
         result = (-math.inf,) * u.shape[1]
     stages = counts(u, error, [None if threshold == -math.inf else threshold for threshold in result])
     k, e = sum(stage.n_accepted for stage in stages), sum(stage.n_errors for stage in stages)
@@ -258,9 +261,6 @@ def matched(
     Raises:
         UsageError: As `fit_cascade`.
     """
-    if len(files) < 2 or len(files) != len(estimators):
-        raise UsageError(f"a cascade has at least two stages with a score each, got {len(files)} files and "
-                         f"{len(estimators)} scores.")  # fmt: skip
     first, *others = files
     for other in others:
         _refuse_others(first, other)

@@ -634,9 +634,9 @@ def labels_are_enough(outcome: Infeasible) -> bool:
 def _refusal_of_system(outcome: Infeasible | CascadeOutcome, nouns: Nouns) -> tuple[str, str]:
     finding = f"An error rate of {outcome.alpha:g} cannot be certified where the stages begin to answer."
     if outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
-        finding = (
-            f"It takes {outcome.needed} questions without an error at alpha = {outcome.alpha:g}; there are {outcome.n}."
-        )
+        enough = outcome.needed is not None and outcome.needed <= outcome.n  # but not of measured ones
+        there = f"of {outcome.n} fewer could be measured" if enough else f"there are {outcome.n}"
+        finding = f"It takes {outcome.needed} questions without an error at alpha = {outcome.alpha:g}; {there}."
     return finding, f"Label more {nouns.asked}, use better scores or models, or ask for a larger alpha."
 
 

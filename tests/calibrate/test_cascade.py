@@ -214,6 +214,13 @@ def test_records_of_other_questions_are_refused(
         fit_cascade([labelled, change(better(labelled))], alpha=0.1, scores=[NAME, NAME])
 
 
+@pytest.mark.parametrize(("files", "scores"), [(2, 1), (2, 3), (1, 1)])
+def test_in_python_each_stage_needs_its_score(labelled: RecordFile, files: int, scores: int) -> None:
+    """Who forgets a score must read what a cascade takes, and no error about the arguments of zip."""
+    with pytest.raises(UsageError, match=f"two stages with a score each, got {files} files and {scores} scores"):
+        fit_cascade([labelled] * files, alpha=0.1, scores=[NAME] * scores)
+
+
 @pytest.mark.parametrize(("groups", "changes"), [("category", {}), ("cluster", {"id": "t", "question": "another?"})])
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_stage_is_not_fitted_on_what_its_score_was_trained_on(
@@ -259,6 +266,13 @@ def test_infeasible_says_why(labelled: RecordFile) -> None:
     few = fit_cascade([with_records(labelled, labelled.records[:10])] * 2, alpha=0.15, scores=[NAME] * 2).outcome
     assert (few.reason, few.n_accepted, few.interval) == (InfeasibleReason.TOO_FEW_ITEMS, 0, None)
     assert "It takes 15 questions without an error at alpha = 0.15; there are 10." in why_infeasible(few)
+    # Who measured 10 of 240 would look for better scores, which help nothing, and not for what measures more.
+    lost = [unmeasured(labelled, 230, Unmeasured.JUDGE_FAILED)] * 2
+    outcome = fit_cascade(lost, alpha=0.15, scores=[NAME] * 2, without_failed=True).outcome
+    assert outcome.reason == InfeasibleReason.TOO_FEW_ITEMS
+    assert "It takes 60 questions without an error at alpha = 0.15; of 240 fewer could be measured." in (
+        why_infeasible(outcome)
+    )
     bad = fit_cascade([labelled] * 2, alpha=0.01, scores=[NAME] * 2).outcome
     assert (bad.reason, bad.feasible) == (InfeasibleReason.RISK_NEVER_LOW_ENOUGH, False)
 
