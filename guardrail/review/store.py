@@ -268,6 +268,8 @@ class ReviewStore:
         check_text("reviewer", reviewer, LONGEST_NAME)
         try:
             return self._record(item, reviewer, token, writable(decision.model_copy(update={"reviewer": reviewer})))
+        except StoreUnavailableError:  # the decision may be stored, and another write would wait as long again
+            raise
         except ReviewError as error:
             with self.database.write() as transaction:
                 why = {"action": decision.action, "reason": type(error).__name__}

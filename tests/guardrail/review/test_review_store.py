@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from guardrail.review import (
     WorkLease,
     tables,
 )
+from guardrail.review.database import Transaction
 from guardrail.review.keys import ExpiringKeys
 from tests.review_pages import claim, decision_of
 
@@ -94,6 +96,30 @@ def test_oldest_first_and_by_kind(store: ReviewStore) -> None:
     assert audit.item.content.kind == "audit"
     leases = [store.claim("ann") for _ in range(3)]
     assert [lease and lease.item.number for lease in leases] == [1, 3, None]
+
+
+def test_a_decision_whose_commit_was_not_answered_is_not_called_refused(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An auditor would read that a decision was refused which is in force, and the reviewer would wait twice."""
+    item = store.enqueue(content("one"))
+    lease = claim(store, "ann")
+    write, written = store.database.write, []
+
+    @contextmanager
+    def unanswered(within: float | None = None) -> Iterator[Transaction]:
+        written.append(within)
+        with write(within) as transaction:
+            yield transaction
+        if len(written) == 1:
+            raise StoreUnavailableError("the review store did not answer within 5 s")
+
+    monkeypatch.setattr(store.database, "write", unanswered)
+    with pytest.raises(StoreUnavailableError):
+        store.decide(lease, APPROVE)
+    assert len(written) == 1
+    assert words(store, item.id) == ["enqueued", "claimed", "decided"]
+    assert store.decide(lease, APPROVE).state == "decided"  # repeated, as the error says
 
 
 def test_a_stale_lease_goes_to_the_next_and_the_first_is_refused(store: ReviewStore, now: list[float]) -> None:
