@@ -12,11 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-try:
-    import fcntl
-except ImportError:  # Windows: there one process writes a file
-    fcntl = None  # type: ignore[assignment]
-
 from ..errors import UsageError
 from ..prompting import PromptWrapping
 from ..specs import ModelIdentity
@@ -74,8 +69,7 @@ class RecordLines:
         with self._lock:
             descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                if fcntl is not None:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)  # until the descriptor is closed
+                _lock_file(descriptor)
                 yield descriptor
             finally:
                 os.close(descriptor)
@@ -105,3 +99,11 @@ def _write(descriptor: int, row: Mapping[str, Any]) -> None:
         os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
         raise OSError(errno.ENOSPC, f"the disk is full: only {written} of {len(line)} bytes could be written")
     os.fsync(descriptor)
+
+
+def _lock_file(descriptor: int) -> None:
+    """Wait for other processes that write the file, and lock them out until the descriptor is closed."""
+    if os.name == "posix":  # on Windows one process writes a file
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
