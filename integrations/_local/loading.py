@@ -166,16 +166,23 @@ APPLIED = (
     {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "transformers_version", "use_cache"}
     | {"do_sample", "temperature", "top_k", "top_p", "num_beams", "num_return_sequences"}
     | {"max_length", "max_new_tokens"}
+    | {"return_dict_in_generate", "output_scores", "output_logits", "output_attentions", "output_hidden_states"}
 )
 """Settings of a generation config that each call has anyway, or that say nothing about the distribution."""
+NEUTRAL_AT_ONE = frozenset(
+    {"repetition_penalty", "encoder_repetition_penalty", "typical_p", "guidance_scale"}
+    | {"length_penalty", "num_beam_groups"}
+)
+"""Settings that change nothing at 1. Others do: ``no_repeat_ngram_size``, say, or a switch, whose ``True`` equals 1."""
 
 
 def _ignored_settings(model: Any) -> str:
     """Names and values of all other settings that a model's generation config has switched on, or ""."""
     config = getattr(model, "generation_config", None)
     values = sorted(config.to_diff_dict().items()) if config is not None else []
-    ignored = [(name, value) for name, value in values if name not in APPLIED and not name.startswith("_")]
-    return ", ".join(f"{name}={value!r}" for name, value in ignored if value and value != 1)
+    others = [(name, value) for name, value in values if name not in APPLIED and not name.startswith("_")]
+    ignored = [(name, value) for name, value in others if value and not (value == 1 and name in NEUTRAL_AT_ONE)]
+    return ", ".join(f"{name}={value!r}" for name, value in ignored)
 
 
 def special_ids(tokenizer: Any) -> frozenset[int]:
@@ -220,17 +227,22 @@ _hashes: dict[tuple[str, int, int], str] = {}
 def revision_of(local: LocalModel) -> str:
     """The hub commit, or "sha256:..." of weights, configuration, tokenizer and chat template; and the dtype.
 
-    The hash of a folder or GGUF file covers its content, so renaming it changes nothing; that of a model in memory
-    covers its tensors.
+    A chat template that replaces the one of the commit follows with its hash. The hash of a folder or GGUF file covers
+    its content, so renaming it changes nothing; that of a model in memory covers its tensors.
     """
     dtype = str(local.model.dtype).removeprefix("torch.")
+    own = getattr(local.tokenizer, "chat_template", None)
+    template = own if local.chat_template is None else local.chat_template
+    template_hash = sha256_hex(json.dumps(template))
     if local.commit:
-        return local.commit if dtype == "float32" else f"{local.commit} {dtype}"
+        changes = [] if dtype == "float32" else [dtype]
+        changes += [] if template == own else [f"chat_template={template_hash}"]
+        return " ".join([local.commit, *changes])
     parts = file_parts(local.files) if local.files else _memory_parts(local.model, local.tokenizer)
     # The same file rounded to another dtype gives other answers. Tensors in memory are hashed with theirs.
     if local.files and dtype != "float32":
         parts["dtype"] = dtype
-    parts["chat template"] = sha256_hex(json.dumps(local.chat_template or local.tokenizer.chat_template))
+    parts["chat template"] = template_hash
     return digest(parts)
 
 

@@ -137,6 +137,17 @@ def test_identity_notices_the_dtype(saved: Path) -> None:
     assert [identify(chat).revision for chat in (full, half)] == ["0123abc", "0123abc bfloat16"]
 
 
+def test_identity_of_a_hub_commit_notices_another_chat_template(saved: Path) -> None:
+    """Otherwise a guard answers under a promise that was calibrated with other prompts."""
+    own = byte_tokenizer().chat_template
+    chats = [TransformersChat(model=str(saved), chat_template=text) for text in (None, own, own + " ", "")]
+    for chat in chats:
+        chat._local = dataclasses.replace(chat._local, commit="0123abc")
+    plain, same, longer, empty = (identify(chat) for chat in chats)
+    assert plain.revision == same.revision == "0123abc"
+    assert all(first.differences(second) for first, second in ((plain, longer), (longer, empty), (empty, plain)))
+
+
 def test_identity_survives_renaming_and_notices_changes(saved: Path, tmp_path: Path) -> None:
     first = identify(TransformersChat(model=str(saved)))
     assert first.provider == "transformers"
@@ -200,6 +211,16 @@ def test_penalties_that_are_not_applied_are_named_once(caplog: pytest.LogCapture
         "model 'strict': its generation_config sets no_repeat_ngram_size=3, repetition_penalty=1.3, which is not "
         "applied."
     ]
+
+
+def test_settings_at_1_are_named_where_1_is_not_neutral(caplog: pytest.LogCaptureFixture) -> None:
+    """A user would not learn why the model answers unlike ``generate``. At 1 a penalty does nothing, and true is 1."""
+    model = copy.deepcopy(tiny_model())
+    model.generation_config.update(no_repeat_ngram_size=1, renormalize_logits=True, remove_invalid_values=False)
+    model.generation_config.update(repetition_penalty=1, length_penalty=1.0, typical_p=1.0, output_logits=True)
+    TransformersChat.from_model(model, byte_tokenizer(), name="strict")
+    (line,) = [message for message in caplog.messages if "'strict'" in message]
+    assert "sets no_repeat_ngram_size=1, renormalize_logits=True, which" in line
 
 
 def test_a_compiled_model_runs_as_the_model_that_was_compiled() -> None:
