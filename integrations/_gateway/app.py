@@ -430,9 +430,11 @@ class Gateway:
         elif result.verdict is not None and result.code in FAULTS:
             detail = result.verdict.uncertainty.detail
             cause = FAULTS[result.code].cause.format(detail=detail, hint=alias.upstream.hint, since=alias.down)
-            # A client's own key says nothing about the others.
-            report = self.health.fail if question.credential is None else self.health.warn
-            report(alias.name, result.code, cause, at=f" ({alias.upstream.url})")
+            at = f" ({alias.upstream.url})"
+            if question.credential is None:
+                self.health.fail(alias.name, result.code, cause, at=at)
+            else:  # a client's own key says nothing about the others
+                self.health.warn(alias.name, f"{result.code}:own_key", cause, at=at)
 
     def _unreachable(self, error: BaseException) -> ApiError:
         self.health.fail(None, "store_unavailable", f"the store cannot be used: {error}")

@@ -58,23 +58,30 @@ class Health:
         Its text has the cause and the way out, in a sentence. ``at``, the address and the error, is for the log alone:
         clients see the text. With ``breaks`` the cause is over with the next answer.
         """
+        self._note(model, name, text, at=at, again=again, breaks=breaks, failed=0)
+
+    def fail(self, model: str | None, name: str, text: str, *, at: str = "") -> None:
+        """Report a cause for which questions get errors; if it lasts, the model is faulty."""
+        failed = IN_A_ROW if name in AT_ONCE else 1
+        self._note(model, name, text, at=at, again=AGAIN, breaks=True, failed=failed)
+
+    def _note(
+        self, model: str | None, name: str, text: str, *, at: str, again: float, breaks: bool, failed: int
+    ) -> None:
         now = self._clock()
         with self._lock:
             if len(self._causes) >= MOST and (model, name) not in self._causes:
-                del self._causes[next(iter(self._causes))]
+                # The one that was not seen for longest; one for which questions get errors only if all are such.
+                del self._causes[min(self._causes, key=lambda of: (self._causes[of].failed > 0, self._causes[of].seen))]
             cause = self._causes.setdefault((model, name), _Cause())
-            cause.text, cause.seen, cause.breaks = text, now, breaks
+            cause.text, cause.seen = text, now
+            cause.breaks |= breaks
             cause.count += 1
+            cause.failed += failed
             if now - cause.logged < again:
                 return
             cause.logged, cause.announced = now, True
         log.warning("guardrail serve: %s: %s%s (%d times)", model or "gateway", text, at, cause.count)
-
-    def fail(self, model: str | None, name: str, text: str, *, at: str = "") -> None:
-        """Report a cause for which questions get errors; if it lasts, the model is faulty."""
-        self.warn(model, name, text, at=at, breaks=True)
-        with self._lock:
-            self._causes[model, name].failed += IN_A_ROW if name in AT_ONCE else 1
 
     def recover(self, model: str | None, only: str | None = None) -> None:
         """Report that a question was answered, so that no cause lasts for which questions got errors.

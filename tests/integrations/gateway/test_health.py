@@ -9,10 +9,11 @@ import pytest
 
 from guardrail.review.errors import StoreUnavailableError
 from guardrail.types import SamplingPlan
-from integrations._gateway.health import AGAIN, IN_A_ROW, LASTS, Health
+from integrations._gateway.health import AGAIN, IN_A_ROW, LASTS, MOST, Health
 from integrations._gateway.observing import plan_for
 from integrations._openai.clients import EndpointState
 from tests.integrations.gateway.conftest import SURE, UNSURE, Held, Serve
+from tests.integrations.gateway.test_gateway import key_named
 from tests.integrations.gateway.test_observing import COLLECT, GREEDY, counts, observing
 from tests.integrations.openai.faulty_endpoint import serving
 
@@ -80,6 +81,69 @@ def test_a_cause_that_is_over_is_shown_no_longer_and_said_once(caplog: pytest.Lo
     assert said == ["guardrail serve: m: answers again; over: misconfigured"]
     health.forget("m")
     assert health.lines("m") == []
+
+
+def test_a_warning_of_the_same_name_does_not_outlast_an_answer() -> None:
+    """Otherwise a model that answers again stays out of the load balancer, and its next failure counts as three."""
+    health = Health(Clock())
+    for _ in range(IN_A_ROW):
+        health.fail("m", "model_failed", "text")
+    health.warn("m", "model_failed", "text")
+    health.recover("m")
+    assert health.reasons(["m"]) == []
+    health.fail("m", "model_failed", "text")
+    assert health.reasons(["m"]) == []
+
+
+def test_a_failure_during_a_reload_is_noted_and_raises_nothing() -> None:
+    """Otherwise the client gets an error of the gateway (500) in place of the upstream's, which says when to ask again.
+
+    The reload comes as soon as the log has the line, which other threads may use.
+    """
+    health = Health(Clock())
+
+    class Reload(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            health.forget("m")
+
+    logger, handler = logging.getLogger("guardrail"), Reload()
+    logger.addHandler(handler)
+    try:
+        health.fail("m", "model_failed", "text")
+    finally:
+        logger.removeHandler(handler)
+    assert health.lines("m") == []
+
+
+def test_no_number_of_warnings_hides_a_fault() -> None:
+    """Otherwise odd requests of clients make a gateway ready that answers nothing. The oldest warning goes instead."""
+    clock = Clock()
+    health = Health(clock)
+    health.fail("m", "misconfigured", "text")
+    for number in range(MOST):
+        clock.now += 0.1
+        health.warn("m", f"cause {number}", "text")
+    assert health.reasons(["m"]) == ["misconfigured"]
+    names = {line.split(" (")[0] for line in health.lines("m")}
+    assert names == {"misconfigured", *(f"cause {number}" for number in range(1, MOST))}
+
+
+def test_a_failure_under_a_clients_own_key_leaves_the_faults_of_others_alone(serve: Serve, endpoint: Held) -> None:
+    """Otherwise a gateway that answers again is not ready for a minute."""
+    ann, row = key_named("ann")
+    bob, other = key_named("bob", upstream_key="sk-of-bob")
+    served = serve(keys=[row, other])
+    endpoint.mode = "html"
+    for number in range(IN_A_ROW):
+        assert served.ask(f"question {number}", {"api-key": ann}).status_code == 503
+    assert served.ask("of bob", {"api-key": bob}).status_code == 503
+    ready = served.http.get("/readyz", headers={"api-key": ann}).json()
+    assert ready["reasons"] == ["model_failed"]
+    endpoint.mode = "ok"
+    assert served.ask(SURE, {"api-key": ann}).status_code == 200
+    assert served.http.get("/readyz", headers={"api-key": ann}).json()["ready"]
+    names = [line.split(" (")[0] for line in ready["warnings"]["support"]]
+    assert names == ["model_failed", "model_failed:own_key"]
 
 
 SILENT = {"url": "http://127.0.0.1:1/api", "model": "m", "key": "k", "max_retries": 0}
