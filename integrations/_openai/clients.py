@@ -84,7 +84,8 @@ async def _close_with_loop(loop: asyncio.AbstractEventLoop, session: Any) -> Asy
     try:
         yield
     finally:
-        _sessions.pop(loop, None)
+        with _lock:  # another loop may go through them at this moment
+            _sessions.pop(loop, None)
         await session.close()
         await asyncio.sleep(0)  # the loop closes the sockets in its next turn
 

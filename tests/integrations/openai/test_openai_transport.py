@@ -27,6 +27,7 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import make_artifact
 from guardrail.types import SampleSet
+from integrations._openai.clients import _sessions, session_of_loop
 from integrations.openai_chat import DeadlineError, EndpointError, OpenAICompatibleChat
 from tests.integrations.openai.faulty_endpoint import LINE_ENDS, TRICKLES, Endpoint, eventually, serving
 
@@ -336,6 +337,36 @@ def test_an_idle_connection_is_closed(endpoint: Endpoint, monkeypatch: pytest.Mo
         assert (await model.ainvoke("sure?")).content == "Paris"
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_loop_may_end_while_another_gets_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a question fails with a RuntimeError ("dictionary changed size") because another thread is done."""
+    open_, end = threading.Event(), threading.Event()
+
+    async def asks_and_ends() -> None:
+        await session_of_loop()
+        open_.set()
+        await asyncio.to_thread(end.wait, 20)
+
+    other = threading.Thread(target=lambda: asyncio.run(asks_and_ends()))
+
+    class Slow:
+        """A loop that is looked at for so long that the other one ends."""
+
+        def is_closed(self) -> bool:
+            end.set()
+            other.join(0.3)
+            return False
+
+    other.start()
+    assert open_.wait(20)
+    monkeypatch.setitem(_sessions, Slow(), (None, None))  # type: ignore[misc]
+    try:
+        asyncio.run(session_of_loop())
+    finally:
+        end.set()
+        other.join(20)
+    assert not other.is_alive()
 
 
 SCRIPT = """
