@@ -131,7 +131,7 @@ def learn_calls(asked: Learning, tool: str) -> None:
     if rule is not None and asked.compare is None:
         _ask_which_arguments_matter(part, tool)
     if asked.alpha is None or asked.out is None:
-        again = shlex.join(["calibrate", "learn", asked.source, "--tool", tool])
+        again = shlex.join(["calibrate", "learn", asked.source, "--tool", tool, *_given(asked)])
         finish([labelled_file], f"{again} --alpha ALPHA --out {shlex.quote(f'{tool}.json')}")
         return
     decided = sqlite_path(asked.source) or read[0]  # a store on a server is read with records
@@ -146,6 +146,15 @@ def learn_calls(asked: Learning, tool: str) -> None:
     if fitted.threshold is not None:
         following = _use(asked, tool, asked.out)
     finish([asked.out, labelled_file], following)
+
+
+def _given(asked: Learning) -> list[str]:
+    """The flags by which the same decisions get the same samples, labels and scores again."""
+    words = [word for path in asked.records for word in ("--records", str(path))]
+    for name in ("missing", "compare", "model", "tools", "system", "rule"):
+        if name in asked.model_fields_set:
+            words += [f"--{name}", str(getattr(asked, name))]
+    return words
 
 
 def _measure(tool: str, compare: str | None) -> tuple[Estimator, ToolCalls | None]:
@@ -259,9 +268,10 @@ def _ask_which_arguments_matter(file: RecordFile, tool: str) -> None:
         assert record.drawn is not None, "its answer calls the tool"
         assert record.drawn.primary is not None, "its answer calls the tool"
         answers = (record.drawn.primary, *record.drawn.samples)
-        first, *others = [call.arguments for answer in answers for call in answer.tool_calls if call.name == tool]
-        names = {name for arguments in (first, *others) for name in arguments}
-        differing.update(name for name in names if any(other.get(name) != first.get(name) for other in others))
+        primary, *samples = [[call.arguments for call in answer.tool_calls if call.name == tool] for answer in answers]
+        # The n-th call of a sample with the n-th of the primary answer: parallel calls of one answer may well differ.
+        pairs = [pair for sample in samples for pair in zip(primary, sample, strict=False)]
+        differing.update({name for a, b in pairs for name in a.keys() | b.keys() if a.get(name) != b.get(name)})
     if differing:
         counts = ", ".join(f"{name} ({n})" for name, n in differing.most_common())
         print_line(

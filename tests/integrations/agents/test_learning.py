@@ -15,6 +15,7 @@ pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.types import Command
 from typer.testing import CliRunner
 
 from calibrate.cli import app
@@ -69,7 +70,8 @@ def test_the_command_reads_a_checkpointers_file_and_the_records(checkpoints: str
     """The decisions that an agent has gathered must become labels, each with its samples."""
     output = learn(checkpoints, *RECORDS, "--missing", "leave-out")
     assert counts(output) == {"approved": 1, "edited": 1, "rejected": 2, "open": 1, "undecided": 0, "all": 5}
-    assert "calibrate learn threads.sqlite --tool transfer --alpha ALPHA --out transfer.json" in output
+    again = "calibrate learn threads.sqlite --tool transfer --records agent.records.jsonl --missing leave-out"
+    assert f"{again} --alpha ALPHA --out transfer.json" in output
     labelled = read_records("transfer.records.jsonl").records
     assert [record.correct for record in labelled] == [True, False, False, False]
     assert [record.group for record in labelled] == list(DECISIONS)
@@ -134,10 +136,24 @@ def test_arguments_in_which_samples_differ_are_named(notes: str) -> None:
     assert all(score["primary_disagreement:tool_call"].value == 1.0 for score in scores)
 
 
+def test_parallel_calls_of_one_answer_are_not_called_different_samples() -> None:
+    """Who pays two people at once would be told to leave out to whom and how much, although all samples agree."""
+    both = calls(("transfer", {"to": "bob", "amount": 40}), ("transfer", {"to": "eve", "amount": 7}))
+    with SqliteSaver.from_conn_string("threads.sqlite") as saver:
+        guarded_agent = agent(chat(pay=[both]), collecting(), saver=saver)
+        ask(guarded_agent, "pay", "pay")
+        guarded_agent.invoke(Command(resume={"decisions": [APPROVE, APPROVE]}), thread("pay"))
+    assert "Which arguments" not in learn("threads.sqlite", *RECORDS)
+    (record,) = read_records("transfer.records.jsonl").records
+    assert [score.value for score in record.scores.values()] == [0.0]
+
+
 def test_a_free_note_does_not_make_equal_calls_differ(notes: str) -> None:
     """With the arguments that matter the same transfers are sure."""
     output = learn(notes, *RECORDS, "--missing", "leave-out", "--compare", "to,amount")
     assert "Which arguments" not in output
+    # Without the arguments the next command would be refused, or fit a gate for which equal calls differ.
+    assert "--tool transfer --records agent.records.jsonl --missing leave-out --compare to,amount --alpha" in output
     labelled = read_records("transfer.records.jsonl").records
     assert [score.value for record in labelled for score in record.scores.values()] == [0.0] * 3
     assert [record.correct for record in labelled] == [True] * 3
@@ -180,7 +196,8 @@ def test_samples_of_decisions_without_records_are_drawn_from_the_model() -> None
     tools = [{"type": "function", "function": {"name": "transfer", "parameters": {"type": "object", "properties": {}}}}]
     Path("tools.json").write_text(json.dumps(tools))
     model = ("--model", f"python:{__name__}:MODEL", "--tools", "tools.json", "--system", SYSTEM)
-    learn("threads.sqlite", *model, "--missing", "leave-out")
+    output = learn("threads.sqlite", *model, "--missing", "leave-out")
+    assert f"--model python:{__name__}:MODEL --tools tools.json --system" in output, "without them it is refused"
     labelled = read_records("transfer.records.jsonl").records
     assert [record.correct for record in labelled] == [True, False, False, False]
     assert [len(record.drawn.samples) for record in labelled if record.drawn] == [10] * 4
