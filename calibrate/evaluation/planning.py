@@ -318,6 +318,8 @@ def labels_needed(artifact: CalibrationArtifact, *, repetitions: int = 60, seed:
         return "More labels would hardly help: use a better score or model, or a larger alpha."
     if needed is None:
         return f"More than {_rounded(sizes[-1]):,} labels would be needed."
+    if needed == n:
+        return f"{n:,} labels do in 4 of 5 cases, these did not: some more may."
     return f"About {_rounded(needed):,} labels would do in 4 of 5 cases."
 
 

@@ -209,6 +209,13 @@ def test_an_artifact_without_a_certificate_says_how_many_labels_would_do() -> No
     assert labels_needed(artifact) == f"About {named:,} labels would do in 4 of 5 cases."
 
 
+def test_who_failed_with_so_many_labels_does_not_read_that_as_many_would_do() -> None:
+    """Nobody can act on "About 100 labels would do" after a fit on 100 labels that found nothing."""
+    u, e = Population.binormal(0.85, 0.8).draw(np.random.default_rng(7), 100)
+    said = labels_needed(without_threshold(u, e))
+    assert said == "100 labels do in 4 of 5 cases, these did not: some more may."
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("whole_forecasts")
 def test_no_number_of_labels_is_named_where_none_would_do_or_none_is_needed() -> None:
