@@ -256,7 +256,9 @@ def _by_content(records: list[Record], numbered: Collection[str]) -> list[Record
     """Records of numbered rows under ids that rows of other files do not have, but the same file has again.
 
     The number is followed by a digest of the answers and scores of the rows up to this one, of the first 50 at least,
-    so that the first rows of other files do not match by chance. Labels may be corrected, and rows added at the end.
+    so that the first rows of other files do not match by chance. Labels may be corrected, and rows added at the end of
+    50 or more, the fewest that a fit takes without --few. A shorter file that grows is another file: by fewer rows, say
+    of two values each, it could not be told from others, and a test on those would be refused as one on the fit's.
     """
     indices = [index for index, record in enumerate(records) if record.id in numbered]
     digest_so_far = sha256()
