@@ -44,7 +44,8 @@ class Labels:
         Args:
             row: The row.
             column: Its column with labels.
-            of_errors: The column says whether the answer is wrong.
+            of_errors: The column says whether the answer is wrong: usual words and grades are read the other way
+                round. The words of ``right`` say right in any column.
 
         Raises:
             RecordError: With a cut, a value that is not a number; an object.
@@ -70,7 +71,7 @@ class Labels:
             return (grade >= self.cut) is not of_errors
         if self.right and word in {name.strip().lower() for name in self.right}:
             self._n_right += 1
-            return not of_errors
+            return True  # in a column of errors, too: the word says that the answer is right
         known = None if self.right else WORDS.get(word)
         if known is not None:
             self._n_known += 1

@@ -280,6 +280,16 @@ def test_labels_as_people_write_them(
     assert labels(tmp_path, *values, **settings) == expected
 
 
+def test_the_word_that_says_right_says_it_in_a_column_of_errors_too(tmp_path: Path) -> None:
+    """All answers of a user who follows the hint would be wrong: no threshold is found for a model that is right."""
+    rows = [{"id": i, "answer": "x", "error": value} for i, value in enumerate(("none", "bad", "none"))]
+    path = write(tmp_path / "labels.jsonl", rows)
+    with pytest.raises(UsageError, match="--right bad, or --right none"):
+        import_file(path, ImportSettings())
+    read = import_file(path, ImportSettings(right=("none",))).file.records
+    assert [record.correct for record in read] == [True, False, True]
+
+
 @pytest.mark.parametrize(
     ("values", "settings", "hint"),
     [
