@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from weakref import WeakSet
 
-from guardrail.errors import GuardrailError, require
+from guardrail.errors import GuardrailError, UsageError, require
 from guardrail.sampling.draws import Draws, SharedKeys
 
 from .admission import InFlight, Result, Room, authenticate, credential_of, may_use
@@ -51,6 +52,8 @@ LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
 PASSING_VALUES = 8
 """Multiple of ``max_values`` for paths that pass through: embeddings take lists of tokens, which are read fast."""
+AT_START = ("reviews", "remember", "remember_bytes")
+"""Settings of what is opened at the start: running requests and guards keep it, so a reload cannot change them."""
 log = logging.getLogger("guardrail")
 
 
@@ -97,6 +100,8 @@ class Gateway:
         self.room = Room(self.config)
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
+        self._observed: WeakSet[Observing] = WeakSet()
+        """With those that a reload has replaced, as long as answers wait there or are on their way."""
         self._load(self.config)
         self._repeats = InFlight()
 
@@ -128,6 +133,7 @@ class Gateway:
                 self.health.forget(name)
         self.aliases = aliases
         self.observing = observing
+        self._observed.update(observing.values())
         self.config = self.room.config = config
 
     def _open_store(self, url: str) -> SharedKeys:
@@ -161,6 +167,11 @@ class Gateway:
             config = self.config if self._path is None else load_config(self._path)
             address = {"host": self.config.host, "port": self.config.port}
             config = Config.checked({**config.model_dump(exclude_unset=True), **address}, str(self._path))
+            for name in AT_START:
+                if getattr(config, name) != getattr(self.config, name):
+                    raise UsageError(
+                        f"{self._path}: {name} is read at the start only. Restart the gateway to change it."
+                    )
             self._load(config)
         except Exception as error:  # a fault in a file must not stop a running gateway
             why = error if isinstance(error, GuardrailError) else type(error).__name__
@@ -244,7 +255,7 @@ class Gateway:
     async def aclose(self) -> None:
         """`stop`, measure the waiting observations within the same time, and close all connections."""
         await self.stop()
-        for observing in self.observing.values():
+        for observing in list(self._observed):
             await asyncio.to_thread(observing.queue.drain, self._time_left())
         if self._store is not None:
             self._store.close()

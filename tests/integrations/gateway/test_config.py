@@ -132,6 +132,24 @@ def test_reading_the_file_again_opens_nothing_and_stops_nothing(file: Path, monk
     assert gateway.config.host == "0.0.0.0"
 
 
+@pytest.mark.parametrize("added", ["reviews: {}/r.db", "remember: 5", "remember_bytes: 5"])
+def test_what_is_read_at_the_start_only_cannot_change_while_serving(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, added: str
+) -> None:
+    """An operator who adds tickets and their store would read "reloaded", and each abstention would be an error."""
+    monkeypatch.setenv("UPSTREAM_KEY", "k")
+    content = file.read_text()
+    gateway = Gateway(file)
+    before = gateway.config
+    file.write_text(content.replace("version: 1", f"version: 1\n{added.format(file.parent)}"))
+    assert not gateway.reload()
+    name = added.partition(":")[0]
+    assert f"the former configuration stays: {file}: {name} is read at the start only. Restart" in caplog.text
+    assert gateway.config is before
+    file.write_text(content)
+    assert gateway.reload()
+
+
 def test_check_prints_no_secret_and_finds_a_wrong_artifact(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

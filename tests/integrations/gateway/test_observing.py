@@ -124,6 +124,20 @@ def test_an_answer_without_room_in_the_queue_passes_is_counted_and_holds_no_byte
     assert watching.queue._bytes == 0
 
 
+def test_answers_that_wait_when_their_model_changes_are_counted_at_the_end(serve: Serve, endpoint: Held) -> None:
+    """An operator who reloads and then stops would miss answers in the counts that the estimate rests on."""
+    served = observing(serve, endpoint)
+    gateway, former = served.gateway, served.gateway.observing["m"]
+    former.queue = ObserveQueue(at_once=0)  # nobody measures: what is offered waits
+    assert former.queue.offer(lambda: "accepted", 10)
+    changed = gateway.config.models["m"].model_copy(update={"abstain_message": "No."})
+    gateway.config = gateway.config.model_copy(update={"models": {**gateway.config.models, "m": changed}})
+    assert gateway.reload()
+    assert gateway.observing["m"] is not former
+    asyncio.run(gateway.aclose())
+    assert former.queue.observed == Observed(dropped={"stopping": 1})
+
+
 def test_an_upstream_without_a_key_and_headers_beyond_ascii(
     serve: Serve, endpoint: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
