@@ -246,12 +246,12 @@ def refuse_seen(artifact: CalibrationArtifact, records: Sequence[Record], what: 
 
 
 def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> RecordTable:
-    """The records without those that the artifact's estimator was chosen on, or takes its ranks from."""
+    """The records without the questions, under any id, that the artifact's estimator was chosen on, or ranks with."""
     table = without_ranked(artifact.estimator, records)
     if artifact.data.choice is None:
         return table
     hashes = np.array([int(digits, 16) for digits in artifact.data.choice.questions], dtype=np.uint64)
-    return table.take(~among(table.id_hashes(), np.sort(hashes)))
+    return table.take(~among(table.asked_hashes(), np.sort(hashes)))
 
 
 def without(records: Sequence[Record], others: Sequence[Record]) -> RecordTable:
@@ -267,7 +267,7 @@ def calibration_part(artifact: CalibrationArtifact, records: Sequence[Record]) -
 
     Clusters belong to the part as a whole, although most rules use one question of each.
     """
-    table = without_choice(artifact, records)
+    table = without_ranked(artifact.estimator, records)
     clusters = artifact.calibration.group
     if clusters is not None:
         groups = set(clusters)
@@ -275,4 +275,5 @@ def calibration_part(artifact: CalibrationArtifact, records: Sequence[Record]) -
         ours = np.array([name in groups for name in names], dtype=np.bool_)[codes]
     else:
         ours = fitted_on(artifact, table)
-    return table.take(ours), table.take(~ours)
+    # Only of the others: a cluster of the fit may ask a question that the choice asked in another cluster, too.
+    return table.take(ours), without_choice(artifact, table.take(~ours))

@@ -54,7 +54,7 @@ class EstimatorChoice(Frozen):
     n: int
     """Labelled questions they were compared on."""
     questions: tuple[str, ...]
-    """Short hashes of the ids of all questions of that part, sorted."""
+    """Short hashes of what was asked, for every question of that part, sorted."""
     share: float
     """Share of the questions asked for that part."""
 

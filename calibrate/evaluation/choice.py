@@ -14,7 +14,7 @@ from guardrail.errors import UsageError
 from ..data.records import Record, RecordFile
 from ..data.split import Groups, one_per_cluster
 from ..data.table import table_of
-from ..scoring.apart import drawn_by_hash, refuse_overlap, training_of, without_ranked
+from ..scoring.apart import drawn_by_hash, refuse_overlap, without_ranked
 from ..scoring.metrics import AurocInterval, auroc_interval
 
 AUTO = "auto"
@@ -127,7 +127,7 @@ def choose_score(file: RecordFile, *, groups: Groups = "category", part: Sequenc
         candidates=tuple(ranked.estimator for ranked in ranking),
         auroc=ranking[0].auroc.value,
         n=len(labels),
-        questions=training_of(used).ids,
+        questions=tuple(f"{number:016x}" for number in np.unique(table_of(used).asked_hashes())),
         share=SHARE,
     )
     return Chosen(ranking[0].estimator, tuple(rest), ranking, choice)

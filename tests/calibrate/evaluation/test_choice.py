@@ -68,6 +68,10 @@ def test_the_choice_and_the_fit_share_no_question(labelled: RecordFile) -> None:
     assert held_out(fitted, others, chosen.estimator).n == len(used)
     with pytest.raises(UsageError, match="fresh records are among"):
         prepared(RecordFile(labelled.path, labelled.header, tuple(others)), artifact)
+    # Collected again under other ids they are the same questions, on which the chosen score looks better than it is.
+    again = [record.model_copy(update={"id": f"new-{record.id}"}) for record in others]
+    with pytest.raises(UsageError, match=f"{len(again)} of {len(again)} test records are among those"):
+        held_out(artifact, again, chosen.estimator)
 
 
 def test_equal_questions_and_clusters_stay_together(labelled: RecordFile) -> None:
