@@ -442,8 +442,10 @@ def _values(candidate: Candidate | None) -> list[Any]:
 
 
 def _first_problem(error: Exception) -> str:
-    if "depth" in str(error) or "recursion" in str(error):
-        return "it is nested too deeply"
     if isinstance(error, ValidationError):
-        return problem_of(error)
-    return str(error).partition("\n")[0].removesuffix(".") or type(error).__name__
+        problem = problem_of(error)
+        too_deep = problem.startswith("Invalid JSON: recursion limit")
+    else:
+        problem = str(error).partition("\n")[0].removesuffix(".") or type(error).__name__
+        too_deep = isinstance(error, RecursionError) or "(depth exceeded)" in problem  # pydantic's words for it
+    return "it is nested too deeply" if too_deep else problem

@@ -249,6 +249,13 @@ def test_what_is_nested_too_deeply_is_refused(store: ReviewStore, depth: int) ->
     assert store.item(lease.item.id).state == "claimed"
 
 
+def test_only_nested_values_are_called_nested(store: ReviewStore) -> None:
+    """A developer would look for nesting, and not for the value of a class that happens to be called so."""
+    image = type("depth_image", (), {})()
+    with pytest.raises(UnstorableError, match=r"unknown type: .*depth_image"):
+        store.enqueue(Content(question="q", candidate=Candidate(text="a"), metadata={"x": image}))
+
+
 @pytest.mark.parametrize(("text", "argument"), [("b", math.nan), ("b", HALF), (HALF, 1)])
 def test_a_decision_is_stored_as_it_was_made_or_refused(store: ReviewStore, text: str, argument: Any) -> None:
     item = store.enqueue(CONTENT)
