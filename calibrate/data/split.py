@@ -180,7 +180,7 @@ def _nearly_equal(table: RecordTable) -> Dependence | None:
     counts = np.bincount(kinds)
     several = counts > 1
     n, units = int(counts[several].sum()), int(several.sum())
-    if n - units < max(1, 0.05 * len(table)):
+    if n < max(1, 0.05 * len(table)):
         return None
     one, other, *_ = np.flatnonzero(kinds == np.argmax(several)).tolist()
     grouped = None not in table.coded("group")[1]

@@ -32,6 +32,13 @@ def test_variants_of_a_question_are_found() -> None:
     assert dependence(list(variants(group=True))) == Dependence(40, 10, ("r0", "r1"), grouped=True)
 
 
+def test_the_nearly_equal_questions_themselves_are_counted() -> None:
+    """8 % are nearly equal: who has four pairs among 100 labels is told, as from 5 % on."""
+    others = [record(100 + i, f"{i} words that differ, in {i}, by {i}?", "a") for i in range(92)]
+    assert dependence([*variants(4, 2), *others]) == Dependence(8, 4, ("r0", "r1"), grouped=False)
+    assert dependence([*variants(2, 2), *others]) is None  # 4 of 96
+
+
 @pytest.mark.parametrize(
     "records",
     [
