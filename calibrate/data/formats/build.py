@@ -54,6 +54,14 @@ class Builder:
         Raises:
             RecordError: A field is missing or malformed; file, line and column are named.
         """
+        labels = self._option_labels
+        try:
+            return self._record(row)
+        except RecordError:
+            self._option_labels = labels  # a row that is skipped does not say which options the others have
+            raise
+
+    def _record(self, row: RawRow) -> Record:
         if row.textual:
             self.cautions.missing.update(row.column(name) for name, value in row.values.items() if value is None)
         self._n_rows += 1

@@ -311,6 +311,14 @@ def test_what_cannot_be_imported_is_refused(tmp_path: Path) -> None:
         import_file(jsonl(tmp_path / "m.jsonl", mixed), ImportSettings(option_scale="logit"))
 
 
+def test_a_skipped_row_does_not_say_which_options_the_others_have(tmp_path: Path) -> None:
+    """A bad first row would take every good row of the file with it."""
+    scores = [{"A": "high", "C": 2}, {"A": 1, "B": 2}, {"A": 2, "B": 1}]
+    path = jsonl(tmp_path / "m.jsonl", [{"id": f"{i}", "option_scores": each} for i, each in enumerate(scores)])
+    imported = import_file(path, ImportSettings(option_scale="logit", skip_bad=True))
+    assert [record.answer for record in imported.file.records] == ["B", "A"]
+
+
 def test_parquet_gives_the_records_of_the_same_jsonl(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
