@@ -183,6 +183,7 @@ _REFUSES = word_set(
 )
 _ACTS = word_set("""answer say tell help assist comply comment provide share discuss determine find confirm verify know
 give respond understand recall remember sure certain certainty aware information idea opinion""")
+_DENIES = word_set("not cannot no refuse decline")  # "never" and "nothing" stand in titles: Never Say Never
 _BESIDE = word_set("""i we you am are be is a the this that these it any my do have will would can could to with on
 about regarding for of here at now but so very really just as an ai language model assistant more enough further
 specific sufficient able question request details data topic matter d m re prefer rather refuse decline time moment""")
@@ -195,6 +196,6 @@ def is_refusal(text: str) -> bool:
     A refusal that is missed is one more meaning; an answer taken for a refusal would be lost.
     """
     words = frozenset(read(text).words)
-    refuses = words & _REFUSES or (words & _ACTS and words & (NEGATIONS | {"refuse", "decline"}))
+    refuses = words & _REFUSES or (words & _ACTS and words & _DENIES)
     by_someone = len(words) <= 3 or not words.isdisjoint(("i", "we"))
     return bool(refuses) and by_someone and words <= _REFUSES | _ACTS | _BESIDE | NEGATIONS

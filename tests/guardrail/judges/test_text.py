@@ -129,6 +129,7 @@ I don't have enough information to answer this question. | I refuse to answer.""
 ANSWERS = """Sorry by Justin Bieber | Sorry Seems to Be the Hardest Word | The Great Unknown
 Sorry, I think it is Paris | I can't help falling in love | I Can't Help Myself | I Can't Tell You Why | Not sure-footed
 I know: Paris | No | Sorrento | I don't know. Paris. | I'm not sure, but 17. | I do not have it.
+Never Say Never | Nothing to say
 Never | I cannot say more than 5 | It is not certain | I can't help with medical advice, but the usual dose is 5 mg."""
 
 
