@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from calibrate.data.records import Record, RecordFile
 from calibrate.evaluation.audit import prepared
 from calibrate.evaluation.choice import choose_score, rank_estimators
-from calibrate.judging import held_out, without_choice
+from calibrate.judging import calibration_part, held_out, without_choice
 from calibrate.pipeline import fit_artifact
 from guardrail.errors import UsageError
 from guardrail.types import Uncertainty, Unmeasured
@@ -72,6 +73,24 @@ def test_the_choice_and_the_fit_share_no_question(labelled: RecordFile) -> None:
     again = [record.model_copy(update={"id": f"new-{record.id}"}) for record in others]
     with pytest.raises(UsageError, match=f"{len(again)} of {len(again)} test records are among those"):
         held_out(artifact, again, chosen.estimator)
+
+
+def test_the_fitted_clusters_are_whole_although_the_choice_asked_the_same(labelled: RecordFile) -> None:
+    """The report of a fit on conversations would count fewer answers than the fit, if two people ask the same."""
+    everyone = [record.model_copy(update={"group": record.id}) for record in labelled.records]
+    twins = [record.model_copy(update={"id": f"{record.id}-b", "group": f"{record.id}-b"}) for record in everyone]
+    file = RecordFile(labelled.path, labelled.header, (*everyone, *twins))
+    chosen = choose_score(file, groups="cluster")
+    settings: dict[str, Any] = {
+        "rule": "certified_groups",
+        "groups": "cluster",
+        "repeats": "all",
+        "choice": chosen.choice,
+    }
+    artifact = fit_artifact(file, score=chosen.estimator, alpha=0.5, part=chosen.rest, **settings)
+    fitted, others = calibration_part(artifact, file.records)
+    assert list(fitted) == list(chosen.rest)
+    assert not others
 
 
 def test_equal_questions_and_clusters_stay_together(labelled: RecordFile) -> None:
