@@ -175,7 +175,7 @@ def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estima
 
 
 def keys_of_score(header: RecordHeader, spec: EstimatorSpec) -> list[str]:
-    """Keys of the scores that are those of an artifact. The cap of items is the artifact's own, whatever was scored."""
+    """Keys of the scores that are those of an artifact. Scores of items may have another cap."""
     return [key for key, stored in header.estimators.items() if with_cap(stored, 1) == with_cap(spec, 1)]
 
 

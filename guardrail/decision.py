@@ -105,7 +105,7 @@ def by_first_call(
 ) -> Mapping[str, Uncertainty] | None:
     """The uncertainties by which the first call decides for every gate, or None if samples are needed.
 
-    Each is a bound on the side of the threshold that the score has whatever the samples say, or the reason why the
+    Each is a bound on the side of the threshold that the score has for any samples, or the reason why the
     score is missing. One gate that needs samples decides for all: they judge the same draw.
 
     Args:

@@ -57,7 +57,7 @@ FRESH_LABELS = (
 
 @dataclass(frozen=True, slots=True)
 class Nouns:
-    """What a gate judges, in words: answers to questions, or an agent's calls of a tool.
+    """The nouns for a gate's objects: answers to questions, or an agent's calls of a tool.
 
     Attributes:
         one: What is right or wrong: "answer".
@@ -135,7 +135,7 @@ NOUNS: Final[dict[Judges, Nouns]] = {"answers": ANSWERS, "calls": CALLS, "items"
 
 
 def judges_of(artifact: Artifact) -> Judges:
-    """What an artifact judges: calls if its score compares calls of tools, items of answers, otherwise answers."""
+    """The objects of an artifact's gates: calls if its score compares them, items of answers, otherwise answers."""
     score = artifact.gates[0].estimator  # the groups of a router share it
     if score.name == ITEMS:
         return "items"
@@ -271,7 +271,7 @@ def _answered(artifact: CalibrationArtifact | CascadeArtifact, n: int | None = N
 
 
 def _kept(artifact: CalibrationArtifact | CascadeArtifact) -> str:
-    """What the rule of a threshold keeps, without a full stop."""
+    """The promise of a threshold's rule, without a full stop."""
     outcome = artifact.outcome
     promise = _words_of(outcome).short.format_map(_fields(outcome, artifact.spent, nouns_of(artifact)))
     # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
@@ -515,7 +515,7 @@ def guarantee(outcome: Outcome | CascadeOutcome, spent: Spent | None = None, nou
 
 
 def not_covered(artifact: Artifact) -> str:
-    """What the promise leaves out, in one sentence."""
+    """The limits of the promise, in one sentence."""
     models, nouns = "models" if isinstance(artifact, CascadeArtifact) else "model", nouns_of(artifact)
     return (
         f"Not covered: one {nouns.one} by itself, {nouns.asked} unlike the calibration {nouns.asked}, and any other "
@@ -542,7 +542,7 @@ def caveats(artifact: CalibrationArtifact) -> list[str]:
 
 
 def caveats_of(rule: str) -> tuple[str, ...]:
-    """What a rule for items leaves out, a sentence each; none for other rules."""
+    """The limits of a rule for items, a sentence each; none for other rules."""
     return _RULES[rule].caveats if rule in _RULES else ()
 
 
@@ -598,7 +598,7 @@ def why_infeasible(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS)
 
 
 def refusal(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> tuple[str, str]:
-    """What a fit without a threshold found, and the step that helps most."""
+    """The result of a fit without a threshold, and the step that helps most."""
     if isinstance(outcome, Infeasible) and labels_are_enough(outcome):
         return _tied(outcome) if outcome.ties else _never_low_enough(outcome, nouns), _better_score(outcome, nouns)
     if outcome.reason is InfeasibleReason.STAGE_NOT_USED:
@@ -723,7 +723,7 @@ def _refusal_by_people(outcome: Infeasible) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _RuleWords:
-    """What is said about a threshold rule. Names in braces are those of `_fields`.
+    """The sentences about a threshold rule. Names in braces are those of `_fields`.
 
     Attributes:
         short: The promise in a line, without a full stop.

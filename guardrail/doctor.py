@@ -172,7 +172,7 @@ def examine(
 
 
 def _stated(artifact: Artifact) -> Iterator[Finding]:
-    """What the artifact is, its thresholds, and what they promise."""
+    """The artifact's kind, its thresholds, and their promises."""
     parts = ""
     if isinstance(artifact, CascadeArtifact):
         parts = f"a cascade of {len(artifact.stages)} stages, "

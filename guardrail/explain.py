@@ -168,7 +168,7 @@ def _in_part(verdict: Verdict) -> str:
 
 
 def _noted(verdict: Verdict, kind: NoteKind) -> str:
-    """What a note is about."""
+    """The subject of a note."""
     return next((" ".join(note.about) for note in verdict.notes if note.kind is kind), "")
 
 

@@ -313,7 +313,7 @@ def _edited(request: ToolCallRequest, order: ToolCallOrder) -> ToolCallRequest:
 
 
 def _only(tool: BaseTool, call: Mapping[str, Any], edit: Mapping[str, Any]) -> BaseTool:
-    """A copy of a tool that runs one call only, or a person's edit of it, whatever middleware after the guard does."""
+    """A copy of a tool that runs one call, or a person's edit of it, and no change by middleware after the guard."""
     only = tool.model_copy()
     schema = tool.args_schema
     offered = schema.get("properties", {}) if isinstance(schema, dict) else tool.args

@@ -41,7 +41,7 @@ COLOURS = {"refuted": "red", "supported": "green", "undecided": "yellow"}
 
 
 class Asked(TableFlags):
-    """What is tested. Every field is a flag of `audit`."""
+    """Settings of a test. Every field is a flag of `audit`."""
 
     records: tuple[Path, ...] = flag(
         "", "Fresh record file or table; of a cascade one a stage.", PydanticUndefined, "-r", "FILE"
@@ -99,7 +99,7 @@ def _fresh_records(asked: Asked, gate: CalibrationArtifact, *, labels: bool = Tr
 
 
 def _test_router(asked: Asked, artifact: RouterArtifact) -> Outcome:
-    """Test the promise of each group on its own questions; one that is refuted refutes all."""
+    """Test the promise of each group on its own questions; a refuted one refutes all."""
     file, key = _fresh_records(asked, artifact.gates[0])
     audits = audit_router(artifact, file.records, key, level=asked.level, anytime=asked.anytime)
     print_audits(audits)

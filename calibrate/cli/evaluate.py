@@ -40,7 +40,7 @@ SELECTING = (
 
 
 class Comparison(TableFlags):
-    """What is compared. Every field is a flag of `evaluate`."""
+    """Settings of a comparison. Every field is a flag of `evaluate`."""
 
     alpha: tuple[float, ...] = flag("", "Targets (0.15, the paper's).", (), "-a", "SHARE")
     rule: Texts = flag("", "NAME or NAME:option=value,... Default: the paper's.", (), metavar="NAME")

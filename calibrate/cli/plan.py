@@ -36,7 +36,7 @@ from .frame.terminal import console, finish, print_line, table
 
 
 class Planned(Frozen):
-    """What is simulated. Every field is a flag of `plan`."""
+    """Settings of a simulation. Every field is a flag of `plan`."""
 
     alpha: float = flag("", "Share of wrong answers accepted.", PydanticUndefined, "-a")
     accuracy: float | None = flag("", "Your guess of the share of right answers, e.g. 0.7.")
@@ -182,7 +182,7 @@ def _labelled_draws(folders: Iterable[Path]) -> list[RecordFile]:
 
 
 class Draw(Frozen):
-    """What is drawn. Every field is a flag of `sample`."""
+    """Settings of a draw. Every field is a flag of `sample`."""
 
     records: tuple[Path, ...] = flag("", "Scored records without labels.", PydanticUndefined, metavar="FILE")
     n: int = flag("", "Questions to label.", PydanticUndefined)

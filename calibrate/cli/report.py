@@ -32,7 +32,7 @@ from .frame.verdicts import conclude, print_cascade, print_facts, print_more, pr
 
 
 class Page(TableFlags):
-    """What is shown. Every field is a flag of `report`."""
+    """Settings of a report. Every field is a flag of `report`."""
 
     artifact: Path = flag("", "Artifact that `fit` wrote.", Path("artifact.json"))
     out: Path = flag("", "HTML file; figures go next to it.", Path("report.html"), "-o")

@@ -303,7 +303,7 @@ class Pace:
         return cls(asked or CONCURRENCY, asked, notice)
 
     def forecast(self, report: ProbeReport, calls: int) -> None:
-        """Say how long so many calls take by the time of the probe's, between a server that scales and one that queues.
+        """Say how long so many calls take by the time of the probe's, if the server scales, and if it queues.
 
         Args:
             report: The probe's report; one without a time says nothing.

@@ -139,7 +139,7 @@ _Ranking: TypeAlias = tuple[float | None, float, float]
 
 
 class SplitCounts(NamedTuple):
-    """What a threshold does on one split."""
+    """Counts of a threshold on one split."""
 
     n: int
     """Test items."""
@@ -235,7 +235,7 @@ class _Pool:
         return None if isinstance(result, Infeasible) else result.threshold
 
     def counted(self, target: Target, threshold: float | None, inside: Bools, test: Counts) -> SplitCounts:
-        """What a threshold does on the items outside and on the whole pool; None accepts nothing."""
+        """Counts of a threshold on the items outside and on the whole pool; None accepts nothing."""
         accepted, errors = (0, 0) if threshold is None else test.accepted(threshold)
         test_part = (test.n, test.measured - test.errors, accepted, errors)
         if self.answers is None:

@@ -188,7 +188,7 @@ def broken_labels(records: Sequence[Record], rule: str) -> Missed | None:
 
 
 def missed_text(misses: Missed, typed: str = "RECORDS") -> str:
-    """What a person should know of such answers, with the rule that calls them right; ``typed`` is their file."""
+    """A warning about such answers, with the rule that calls them right; ``typed`` is their file."""
     first = misses.records[0]
     text, against = f"{first.answer!r:.60}", f"{' | '.join(first.references)!r:.60}"
     return (
@@ -262,7 +262,7 @@ def merged(records: Sequence[Record], judge: Judge | None) -> Merged | None:
 
 
 def merged_text(merges: Merged) -> str:
-    """What a person should know of such answers, with a judge that tells them apart."""
+    """A warning about such answers, with a judge that tells them apart."""
     _, answer, reference = merges.pairs[0]
     return (
         f"Judge {merges.judge} takes {len(merges.pairs)} of {merges.n_wrong} wrong answers for right ones, e.g. "

@@ -44,7 +44,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What one of the paper's tables compares.
+    """The comparison of one of the paper's tables.
 
     Attributes:
         rules: Its rules.

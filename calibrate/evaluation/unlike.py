@@ -18,7 +18,7 @@ from .promise_test import DIFFERENT
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How a file differs from the others of its pool.
+    """The way in which a file differs from the others of its pool.
 
     Attributes:
         p: Probability of a difference as large if all files were alike.

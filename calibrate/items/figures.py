@@ -1,4 +1,4 @@
-"""What a gate of items does on labelled answers: counts by answer and by field path."""
+"""Counts of a gate of items on labelled answers, by answer and by field path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other rules and other targets would give: the records of a fit, divided again and again."""
+"""The results of other rules and other targets: the records of a fit, divided again and again."""
 
 from __future__ import annotations
 

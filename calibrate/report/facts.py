@@ -25,7 +25,7 @@ def facts(artifact: CalibrationArtifact) -> list[tuple[str, str]]:
 
 
 def _made_of(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
-    """What was asked, measured and labelled; a value of None is left out."""
+    """The questions, the measurement and the labels; a value of None is left out."""
     model, score, data, nouns = artifact.model, artifact.estimator, artifact.data, nouns_of(artifact)
     choice, system = data.choice, artifact.prompt.system
     yield "model", f"{model.model} ({model.provider}, {model.revision[:19] if model.revision else 'revision unknown'})"
@@ -47,7 +47,7 @@ def _made_of(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
 
 
 def _fitted(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
-    """What was fitted, and what that promises; a value of None is left out."""
+    """The fit and its promise; a value of None is left out."""
     outcome, nouns, scope = artifact.outcome, nouns_of(artifact), artifact.outcome.scope
     yield "scope", scope_in_words(scope, artifact.estimator)
     delta = "" if outcome.delta is None else f", delta {outcome.delta:g}"

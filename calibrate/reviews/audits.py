@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class AcceptedError(Frozen):
     """The error rate among accepted answers, from audits.
 
-    Answers without a decision count as wrong, except in `low`, so that the interval holds whatever they are; `Missing`
+    Answers without a decision count as wrong, except in `low`, so that the interval holds for either label; `Missing`
     says which of them are used.
     """
 

@@ -43,7 +43,7 @@ CandidateAction = Literal["approve", "edit", "reject"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewed:
-    """What people decided about an answer, or about a message of an agent.
+    """A person's decision about an answer, or about a message of an agent.
 
     Attributes:
         id: Id of the item of the queue; of a message that of its record, or else of its interrupt.
@@ -126,7 +126,7 @@ def _oldest_open(rows: Sequence[Reviewed]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewedItem(Reviewed):
-    """What people decided about an answer that an artifact in question has judged.
+    """A person's decision about an answer that an artifact in question has judged.
 
     Attributes:
         key: The item's key; decides about thinning.

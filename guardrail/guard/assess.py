@@ -333,7 +333,7 @@ class Assessor:
 def check_left_out(texts: Mapping[str, str], names: Sequence[str]) -> None:
     """Refuse a text that is more than a clock or a name in a slot that is left out of the memory.
 
-    The first verdict on a question is given out whatever such a slot holds. Instructions there would decide the
+    The first verdict on a question is given out for any text in such a slot. Instructions there would decide the
     verdict of everybody who asks the question. They cannot make another question either, since each change would draw
     again, and select.
 

@@ -261,7 +261,7 @@ class GuardedChatModel(SteppedChatModel):
         return first.to_prompt()
 
     def _paths(self) -> tuple[Any, ...]:
-        """Where an abstention of this guard may lead."""
+        """The Runnables to which an abstention of this guard may lead."""
         return (getattr(self, "on_abstain", None),)
 
     def _artifacts(self) -> tuple[CalibrationArtifact, ...]:

@@ -1,4 +1,4 @@
-"""What is left of an answer of which some items are held back."""
+"""The rest of an answer, of which some items are held back."""
 
 from __future__ import annotations
 

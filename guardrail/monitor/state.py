@@ -1,4 +1,4 @@
-"""What the monitors have in common: the bets, the state that they leave, and the alarm.
+"""The common part of all monitors: the bets, the state that they leave, and the alarm.
 
 Money that starts at 1 bets against a promise. While the promise holds no bet has a positive expected gain, so the money
 is a non-negative supermartingale, and by Ville's inequality it ever reaches 1/delta with probability at most delta.
@@ -124,7 +124,7 @@ def money(log_wealth: float) -> float:
 
 
 class BettingState(Frozen):
-    """What the states of all monitors have in common. Plain JSON; `guardrail.review.Monitors` keeps it."""
+    """The common part of the states of all monitors. Plain JSON; `guardrail.review.Monitors` keeps it."""
 
     kind: ClassVar[MonitorKind]
     SETTINGS: ClassVar[tuple[str, ...]]

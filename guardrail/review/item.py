@@ -126,7 +126,7 @@ class Content(Frozen):
 
     @property
     def what(self) -> str:
-        """What waits, for people: an answer, a tool call, a spot check, or one that nobody waits for."""
+        """What waits, for people: an answer, a tool call, a spot check, or an answer that nobody waits for."""
         if self.to_label:
             return f"{self.noun} to judge"
         return {"answer": "answer", "tool_call": "tool call", "audit": "spot check"}[self.kind]

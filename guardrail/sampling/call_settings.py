@@ -2,7 +2,7 @@
 
 An artifact fixes how answers are drawn. So every wrapper of a model must know which settings the plan fixes, which
 change an answer in a way that no artifact records, and which only concern the transport of a request. An adapter lists
-those of its framework that cannot change an answer; whatever is in no list is refused or compared.
+those of its framework that cannot change an answer; a setting in no list is refused or compared.
 """
 
 from __future__ import annotations

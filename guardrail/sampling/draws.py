@@ -156,7 +156,7 @@ class _Pieces:
             return self._pieces.get(name)
 
     def add(self, name: str, piece: _Piece, now: float) -> _Piece:
-        """The piece, or the one that stood under this name before."""
+        """The piece, or the piece that stood under this name before."""
         with self._lock:
             self._expire(now)
             first = self._pieces.setdefault(name, piece)

@@ -330,7 +330,7 @@ def conclude(
 
 
 def unlike(before: Fingerprint, now: Fingerprint) -> str:
-    """The difference of two fingerprints that noise does not explain, in words; "" if there is none.
+    """The difference of two fingerprints that noise does not explain, in words; "" without one.
 
     Compared are the log-probabilities of the tokens up to the first that differs, since later ones follow another text:
     the mean over all answers of how far the two lie apart, in nats. Of the token that differs this is the least

@@ -60,7 +60,7 @@ TIE = 1e-3
 
 
 class _Known:
-    """What is known of one model, and the turns in which it is probed.
+    """The latest report about one model, and the turns in which it is probed.
 
     There is a turn for the threads and one for the tasks of each event loop, so that a sync call inside a running loop
     cannot wait for a task that it keeps from running; and others in a forked process, which lacks the threads of its

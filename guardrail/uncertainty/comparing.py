@@ -108,7 +108,7 @@ def cluster(question: str, answers: Sequence[str], judge: Judge) -> Clusters | N
 
 
 def clusters_of(drawn: SampleSet, judge: Judge, *, primary: bool) -> Asking:
-    """The clusters of the samples, and with ``primary`` the one that the primary answer belongs to."""
+    """The clusters of the samples, and with ``primary`` the cluster of the primary answer."""
     answers = _answers(drawn)
     if not primary:
         pairs, partition = _clustering(answers, judge)

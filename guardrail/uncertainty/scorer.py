@@ -386,7 +386,7 @@ class _CallThread(threading.Thread):
         self._context.run(adopt_limits, limits_for_threads())
 
     def run(self) -> None:
-        """Call, and keep the result or whatever was raised."""
+        """Call, and keep the result or the exception."""
         try:
             self.result.set_result(self._context.run(self._call))
         except BaseException as error:

@@ -27,7 +27,7 @@ class Tickets:
         self._looks = asyncio.Semaphore(LOOKS)
 
     async def find(self, ticket: str) -> Item | None:
-        """The item under a ticket that a gateway gave out; None if there is none.
+        """The item under a ticket that a gateway gave out; None for an unknown ticket.
 
         Raises:
             StoreUnavailableError: The store cannot be read.

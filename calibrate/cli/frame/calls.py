@@ -49,7 +49,7 @@ UNDECIDED = Found(undecided="--missing leave-out leaves them out, which is valid
 
 
 class Learning(Frozen):
-    """What `learn` is asked for. Every field but the first is a flag of it."""
+    """Settings of `learn`. Every field but the first is a flag of it."""
 
     source: str
     out: Path | None = flag("", "New artifact; without it nothing is fitted.", short="-o")

@@ -39,7 +39,7 @@ from .verdicts import print_choice, print_paths, print_verdict
 
 
 class FitJob(TableFlags):
-    """What a fit is asked for. Every field but the first is a flag of `fit`."""
+    """Settings of a fit. Every field but the first is a flag of `fit`."""
 
     records: tuple[Path, ...]
     alpha: float | Literal["smallest"] = flag(

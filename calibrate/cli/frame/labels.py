@@ -34,7 +34,7 @@ def rule_from(file: RecordFile, name: str | None, judge_model: str | None) -> Co
 
 
 def judge_cache(records: Path) -> Path:
-    """Where the verdicts of chat_judge on a record file are kept."""
+    """The file with the verdicts of chat_judge on a record file."""
     return records.with_name(f"{records.stem}.judge.sqlite")
 
 

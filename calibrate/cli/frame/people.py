@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Labelling(Frozen):
-    """Who decides which answers are right. Every field is a flag of `label`."""
+    """Settings that say who decides which answers are right. Every field is a flag of `label`."""
 
     items: bool = flag("", "Label each item (field of JSON).", False)
     rule: str | None = flag(BY_RULE, f"{', '.join(available_rules())}, python:MODULE:NAME. Default: by the questions.")

@@ -44,7 +44,7 @@ class ImportedPlan(Frozen):
 
 
 class CollectSettings(Frozen):
-    """How questions are asked. Every field is a name for `--set`; the common ones are flags as well (`flag`)."""
+    """Settings of a collection. Every field is a name for `--set`; the common ones are flags as well (`flag`)."""
 
     questions_format: str | None = Field(default=None, description="Format of the questions: coqa, medmcqa, ...")
     score: Texts = flag(SCORES, "What will be computed; decides what is drawn.", (), "-s", "NAME")

@@ -1,4 +1,4 @@
-"""What was fitted, printed: four lines, warnings, tables, and the end of the command."""
+"""The output of a fit: four lines, warnings, tables, and the end of the command."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Cautions:
     unread: set[str] = field(default_factory=set)
 
     def unmeasured(self, what: str) -> None:
-        """Count a value that stands for one that was not measured."""
+        """Count a placeholder for a value that was not measured."""
         rule = f"(null, infinite, or below {LEAST_LOGPROB:g}, as -9999.0); what reads them is not measured."
         self.counts[f"{what} that were not measured {rule}"] += 1
 

@@ -1,4 +1,4 @@
-"""What the names of a file's columns say about the fields that they hold."""
+"""Fields recognised by the names of a file's columns."""
 
 from __future__ import annotations
 

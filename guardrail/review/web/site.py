@@ -277,7 +277,7 @@ def ago(seconds: float) -> str:
 
 
 def _fate(item: Item) -> str:
-    """What became of an item, in a word."""
+    """The end of an item, in a word."""
     if item.decision is None:
         return {"pending": "waiting", "claimed": "being reviewed"}.get(item.state, item.state)
     return (_JUDGED if item.content.kind == "audit" else _DONE)[item.decision.action]
@@ -295,7 +295,7 @@ def _hidden(candidate: Candidate) -> bool:
 
 
 def _editable(text: str) -> str:
-    """What an edit starts from: the text without characters that turn it around, which show one answer as another."""
+    """The text from which an edit starts, without characters that turn it around, which show one answer as another."""
     return _TURNING.sub("", text)
 
 
@@ -329,7 +329,7 @@ def in_words(value: Any, depth: int = 0) -> Markup:
 
 
 def _result(returned: Any) -> Markup:
-    """What a tool returned: JSON in words, any other text unchanged."""
+    """The result of a tool: JSON in words, any other text unchanged."""
     try:
         value = json.loads(returned)
     except (ValueError, TypeError, RecursionError):
