@@ -13,14 +13,20 @@ import argparse
 import asyncio
 import logging
 import math
+import multiprocessing
+import os
 import re
 import signal
+import socket
 import sys
 import threading
+import time
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 from guardrail.errors import UsageError, require
+from guardrail.foreign_errors import show_details
 from guardrail.plain_json import visible
 
 from ._gateway.app import Gateway
@@ -31,8 +37,11 @@ _uvicorn = require("uvicorn", extra="serve")
 
 __all__ = ["Gateway", "add_arguments", "load_config", "run"]
 
+WORKER = "GUARDRAIL_WORKER"
+"""Variable of the environment: the number of a process under ``--workers``, from 1."""
 LAST = 5
 """Seconds after the grace time in which the server still sends replies."""
+log = logging.getLogger("guardrail")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("the server")
     server.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
     server.add_argument("--port", type=int, help="port (default: 8700)")
+    server.add_argument("--reviews", metavar="STORE", help="review store: for tickets, monitors and several processes")
+    server.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that share the port; guards need a store"
+    )
     server.add_argument("--check", action="store_true", help="check configuration and artifacts, and exit")
 
 
@@ -72,12 +85,17 @@ def run(arguments: argparse.Namespace) -> int:
         key, line = new_key(arguments.new_key)
         _print(f"Key for {arguments.new_key}, shown only this once: {key}", "Add to the configuration:", "keys:", line)
         return 0
+    if arguments.workers != 1:
+        os.environ[WORKER] = "1"
+        _refuse_workers(arguments, _configured(arguments))
     gateway = _gateway(arguments)
     if arguments.check:
         shown = gateway.config.model_dump_json(indent=1, exclude_defaults=True)
         _print(shown, *_promises(gateway), "The configuration and its artifacts are valid.")
-    else:
+    elif arguments.workers == 1:
         _serve(gateway)
+    else:
+        _supervise(arguments, gateway)
     return 0
 
 
@@ -92,9 +110,10 @@ def _gateway(arguments: argparse.Namespace) -> Gateway:
 
 
 def _configured(arguments: argparse.Namespace) -> Config:
-    """The configuration of the file or of the flags; ``--host`` and ``--port`` override the file."""
+    """The configuration of the file or of the flags; ``--host``, ``--port`` and ``--reviews`` override the file."""
     values = {name: value for name, value in vars(arguments).items() if value}
-    shared = {name: value for name, value in vars(arguments).items() if name in ("host", "port") and value is not None}
+    of_server = ("host", "port", "reviews")
+    shared = {name: value for name, value in vars(arguments).items() if name in of_server and value is not None}
     if arguments.config is not None:
         misplaced = [f"--{name}" for name in ("upstream", "model", "artifact", "set") if name in values]
         if misplaced:
@@ -137,9 +156,12 @@ def _setting(text: str) -> tuple[str, Any, str]:
 
 
 class Server(_uvicorn.Server):  # type: ignore[misc,name-defined]
-    """Stops questions before their connections, and announces its address."""
+    """Stops questions before their connections.
 
-    def __init__(self, gateway: Gateway) -> None:
+    ``sockets`` are those of a worker, which ends with its supervisor; without them, the server opens its own.
+    """
+
+    def __init__(self, gateway: Gateway, sockets: list[socket.socket] | None) -> None:
         config = gateway.config
         # No access log: it would hold addresses and paths, which name tickets. No proxy headers: clients forge them.
         settings = _uvicorn.Config(
@@ -158,12 +180,19 @@ class Server(_uvicorn.Server):  # type: ignore[misc,name-defined]
         )
         super().__init__(settings)
         self._gateway = gateway
+        self._supervisor = None if sockets is None else multiprocessing.parent_process()
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Stop the questions while the connections are closed."""
         stopping = asyncio.create_task(self._gateway.stop())
         await super().shutdown(sockets)
         del stopping  # a task without a reference may be collected
+
+    async def on_tick(self, counter: int) -> bool:
+        """Stop when the supervisor has ended."""
+        if self._supervisor is not None and not self._supervisor.is_alive():
+            self.should_exit = True
+        return bool(await super().on_tick(counter))
 
     async def startup(self, sockets: Any = None) -> None:
         """Listen, and announce the address."""
@@ -175,12 +204,11 @@ class Server(_uvicorn.Server):  # type: ignore[misc,name-defined]
                 raise
             why = f"{config.host}:{config.port} cannot be listened on: {error.strerror}. Give a free one by --port."
             raise UsageError(why) from None
-        address = f"http://{config.host}:{self.servers[0].sockets[0].getsockname()[1]}/v1"
-        serving = f"Serving {', '.join(self._gateway.aliases)} at {address}  (Ctrl-C stops it)"
-        _print(serving, *_promises(self._gateway))
+        if sockets is None:
+            _announce(self._gateway, self.servers[0].sockets[0].getsockname()[1])
 
 
-def _serve(gateway: Gateway) -> None:
+def _serve(gateway: Gateway, sockets: list[socket.socket] | None = None) -> None:
     # uvicorn logs this for each reply that broke off upstream, which the gateway has logged already, and a port in use.
     unfinished = "ASGI callable returned without completing response."
     logging.getLogger("uvicorn.error").addFilter(
@@ -188,7 +216,95 @@ def _serve(gateway: Gateway) -> None:
     )
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, lambda *_: gateway.reload())
-    Server(gateway).run()
+    Server(gateway, sockets).run(sockets)
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+
+def _refuse_workers(arguments: argparse.Namespace, config: Config) -> None:
+    """Refuse several processes that would draw a question twice or write one file."""
+    if arguments.workers < 1:
+        raise UsageError(f"--workers must be at least 1, got {arguments.workers}.")
+    if not hasattr(os, "setpgrp"):  # Windows
+        raise UsageError("--workers needs a system that forks processes. Start one process on each port instead.")
+    if config.reviews is None and any(alias.mode == "guard" for alias in config.models.values()):
+        raise UsageError(
+            "--workers needs `reviews` in the configuration: without a shared store each process remembers its own "
+            "draws, and a question that is asked again would be drawn again, which selects."
+        )
+    os.environ[WORKER] = "2"
+    if shared := _record_files(config) & _record_files(_configured(arguments)):
+        raise UsageError(
+            f"{min(map(str, shared))}: with --workers each process needs its own record file. Put ${{{WORKER}}}, its "
+            "number, into the path."
+        )
+
+
+def _record_files(config: Config) -> set[Path]:
+    return {alias.observe.records.path for alias in config.models.values() if alias.observe.records is not None}
+
+
+def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
+    """Run the processes on one port, each also on a second port; a process that ends is started again."""
+    config, count = gateway.config, arguments.workers
+    stops: list[int] = []
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    ports = [config.port and config.port + number for number in range(count + 1)]
+    try:
+        shared, *of_workers = [socket.create_server((config.host, port), family=family, backlog=2048) for port in ports]
+    except OSError as error:
+        raise UsageError(f"--workers {count} needs the ports {ports[0]} to {ports[-1]}: {error}.") from error
+
+    # It forks a process that has only imported this module, so that a worker that ended is soon back.
+    multiprocessing.set_forkserver_preload([__name__])
+
+    def start(number: int) -> Any:
+        sockets = [of_workers[number - 1], shared]
+        worker = multiprocessing.get_context("forkserver").Process(
+            target=_work, args=(arguments, number, sockets), name=f"worker {number}"
+        )
+        worker.start()
+        return worker
+
+    def forward(sig: int, _: Any) -> None:
+        if sig != signal.SIGHUP:
+            stops.append(sig)
+        for worker in workers.values():
+            if worker.is_alive():
+                os.kill(worker.pid, sig)
+
+    workers = {number: start(number) for number in range(1, count + 1)}
+    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sig, forward)
+    port, *others = (str(each.getsockname()[1]) for each in (shared, *of_workers))
+    _announce(gateway, port, f"{count} processes, each also on its own port: {', '.join(others)}")
+    while any(worker.is_alive() for worker in workers.values()) or not stops:
+        wait([worker.sentinel for worker in workers.values() if worker.is_alive()], timeout=1)
+        for number, worker in workers.items():
+            if not worker.is_alive() and not stops:
+                log.error("guardrail serve: %s ended (exit code %s) and is started again", worker.name, worker.exitcode)
+                time.sleep(1)
+                workers[number] = start(number)
+                if stops:  # the signal came after the end of the former one
+                    workers[number].terminate()
+
+
+def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socket]) -> None:
+    """One of several processes."""
+    os.setpgrp()  # Ctrl-C reaches the supervisor, which passes it on
+    os.environ[WORKER] = str(number)
+    if arguments.verbose:
+        show_details()
+    _serve(_gateway(arguments), sockets)
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+
+
+def _announce(gateway: Gateway, port: object, *more: str) -> None:
+    address = f"http://{gateway.config.host}:{port}/v1"
+    _print(f"Serving {', '.join(gateway.aliases)} at {address}  (Ctrl-C stops it)", *more, *_promises(gateway))
 
 
 def _promises(gateway: Gateway) -> list[str]:

@@ -196,6 +196,8 @@ def test_the_command_for_one_model(
     assert alias.upstream[0].extra_body == {"repeat_penalty": 1.0}
     assert main([*single, "--set", "mode=observe"]) == 0
     assert list(gateways[1].observing) == ["m"]
+    queue = ["--reviews", str(tmp_path / "reviews.db"), "--set", "on_abstain=ticket"]
+    assert main([*single, "--artifact", str(artifact), *queue, "--check"]) == 0
     capsys.readouterr()
     assert main([*single[:-1], "m\x9b2J", "--set", "mode=observe", "--check"]) == 0
     assert r'"m\x9b2J"' in capsys.readouterr().out, "a name cannot command a terminal"

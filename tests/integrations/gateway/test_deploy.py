@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -10,24 +11,28 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import urllib.request
 import venv
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
+from guardrail.errors import UsageError
 from guardrail.review.errors import StoreUnavailableError
 from guardrail.review.keys import ExpiringKeys
 from guardrail.review.monitors import Monitors
 from guardrail.review.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway.config import Config, parsed_config
-from integrations.gateway import Gateway, _serve
+from integrations.gateway import Gateway, _serve, _supervise, _work, add_arguments, run
 from tests import postgres
 from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
 
@@ -67,6 +72,123 @@ def test_gateways_on_one_store_answer_as_one(serve: Serve, endpoint: Held, store
     assert endpoint.requests == before + 5
     serve().ask(SURE, AGAIN)  # the control: without the store they draw again
     assert endpoint.requests == before + 10
+
+
+def test_a_process_that_is_started_again_while_the_gateway_stops_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, opened, create = list[Any](), list[socket.socket](), socket.create_server
+
+    def listen(*address: Any, **settings: Any) -> socket.socket:
+        opened.append(create(*address, **settings))
+        return opened[-1]
+
+    class Worker:
+        """A process that ends at once, the first time; the signal to stop comes before it is started again."""
+
+        name, exitcode, sentinel, pid = "worker 1", -9, 0, 0
+
+        def __init__(self, **settings: Any) -> None:
+            made.append(self)
+            self.alive = len(made) > 1
+
+        def start(self) -> None: ...
+
+        def is_alive(self) -> bool:
+            return self.alive
+
+        def terminate(self) -> None:
+            self.alive = False
+
+    context, looks = SimpleNamespace(Process=Worker, set_forkserver_preload=lambda modules: None), iter(range(9))
+    monkeypatch.setattr("integrations.gateway.multiprocessing.get_context", lambda method: context)
+    monkeypatch.setattr("integrations.gateway.socket.create_server", listen)
+    monkeypatch.setattr("integrations.gateway.wait", lambda sentinels, timeout: next(looks))
+    monkeypatch.setattr("integrations.gateway.time.sleep", lambda seconds: signal.raise_signal(signal.SIGTERM))
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = [signal.getsignal(each) for each in signals]
+    alias = {"upstream": {"url": "http://127.0.0.1:1/v1", "model": "m"}, "mode": "observe"}
+    try:
+        gateway = Gateway(Config.checked({"version": 1, "models": {"m": alias}, "port": 0}, "test"))
+        _supervise(argparse.Namespace(workers=1), gateway)
+    finally:
+        for each, handler in zip(signals, former, strict=True):
+            signal.signal(each, handler)
+        for server in opened:
+            server.close()
+    assert [worker.alive for worker in made] == [False, False]
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_worker_writes_its_log_in_full_if_the_command_was_told_to(
+    verbose: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The requests are answered in the workers, and a new process starts without the settings of the log."""
+    told: list[str] = []
+    for name in ("_gateway", "_serve", "show_details"):
+        monkeypatch.setattr(f"integrations.gateway.{name}", lambda *_, name=name: told.append(name))
+    monkeypatch.setattr("os.setpgrp", lambda: None)
+    monkeypatch.setenv("GUARDRAIL_WORKER", "1")
+    _work(argparse.Namespace(verbose=verbose), 1, [])
+    assert told == ["show_details"] * verbose + ["_gateway", "_serve"]
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+def test_workers_share_a_port_and_draw_a_question_once(endpoint: Held, tmp_path: Path) -> None:
+    config = tmp_path / "guardrail.yaml"
+    upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream"}
+    alias = {"upstream": upstream, "artifact": str(make_artifact(MODEL, threshold=0.1, n=4).save(tmp_path / "a.json"))}
+    models = {"support": {**alias, "probe": "off"}}
+    config.write_text(json.dumps({"version": 1, "port": 0, "reviews": str(tmp_path / "r.db"), "models": models}))
+    command = [sys.executable, "-m", "guardrail", "serve", "--config", str(config), "--workers", "2"]
+    body = {"model": "support", "messages": [{"role": "user", "content": UNSURE}]}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            shared = process.stdout.readline().split(" at ")[1].split()[0]
+            ports = [int(port) for port in process.stdout.readline().rpartition(": ")[2].split(",")]
+            own = [f"http://127.0.0.1:{port}/v1" for port in ports]
+            replies = [httpx.post(f"{url}/chat/completions", json=body, timeout=60) for url in (*own, shared)]
+            assert {reply.headers["x-guardrail-abstained"] for reply in replies} == {"true"}
+            assert len({reply.headers["x-guardrail-uncertainty"] for reply in replies}) == 1
+            assert endpoint.requests == 5  # drawn once
+            children = [pid for child in children_of(process.pid) for pid in children_of(child)]
+            assert len(children) == 2  # of the process that forks them
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+            assert httpx.get(f"{own[0]}/models", timeout=60).status_code == 200  # started again
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+WORKERS: list[tuple[dict[str, Any], str]] = [
+    ({}, "--workers needs `reviews`"),
+    ({"mode": "observe"}, r"needs its own record file. Put \$\{GUARDRAIL_WORKER\}"),
+]
+
+
+@pytest.mark.parametrize(("alias", "refusal"), WORKERS)
+def test_workers_that_would_draw_twice_or_share_a_file_are_refused(
+    tmp_path: Path, alias: dict[str, Any], refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GUARDRAIL_WORKER", "1")  # and put back at the end
+    artifact = str(make_artifact(MODEL).save(tmp_path / "a.json"))
+    records = {"records": {"path": str(tmp_path / "observed.jsonl")}}
+    model = {"upstream": {"url": "http://127.0.0.1:1/v1", "model": "m"}, "artifact": artifact, "observe": records}
+    config = tmp_path / "guardrail.yaml"
+    config.write_text(json.dumps({"version": 1, "models": {"support": {**model, **alias}}}))
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    arguments = parser.parse_args(["--config", str(config), "--workers", "2"])
+    with pytest.raises(UsageError, match=refusal):
+        run(arguments)
+    monkeypatch.delattr(os, "setpgrp")
+    with pytest.raises(UsageError, match="needs a system that forks"):
+        run(arguments)
 
 
 def test_an_abstention_as_an_error_is_remembered_for_all(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
