@@ -191,6 +191,10 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         note = unpack(state.get("guardrail"))
         return None if note is None or note.held is None else {"guardrail": None}
 
+    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """`before_agent` for async agents."""
+        return self.before_agent(state, runtime)
+
     @hook_config(can_jump_to=["model"])
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask about a held-back message; the decided message goes out through the model node."""
@@ -203,6 +207,11 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         if any(message.id == note.placeholder for message in state["messages"]):  # an application may have removed it
             update["messages"] = [RemoveMessage(id=str(note.placeholder))]
         return update
+
+    @hook_config(can_jump_to=["model"])
+    async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """`after_model` for async agents. Traceloop's instrumentation would put LangChain's own hook in its place."""
+        return self.after_model(state, runtime)
 
     # -- the tools ---------------------------------------------------------------------------------------------------
 

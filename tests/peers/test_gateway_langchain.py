@@ -12,7 +12,9 @@ pytest.importorskip("langchain_tests")
 from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 
-from tests.integrations.gateway.conftest import Serve, endpoint, serve
+from guardrail.prompting import PromptWrapping
+from guardrail.testing import make_artifact
+from tests.integrations.gateway.conftest import MODEL, Serve, endpoint, serve
 
 __all__ = ["TestChatOpenAI", "endpoint", "serve"]
 
@@ -34,7 +36,8 @@ class TestChatOpenAI(ChatModelIntegrationTests):
     def _through_a_gateway(self, serve: Serve, request: pytest.FixtureRequest) -> None:
         # Two system messages are not the calibrated prompt, so a guard refuses that conversation.
         mode = "observe" if request.node.name == "test_double_messages_conversation" else "guard"
-        type(self).url = serve({"settings": "replace", "turns": "mark", "mode": mode}).url
+        artifact = make_artifact(MODEL, threshold=0.1, n=4, prompt=PromptWrapping(other_turns="mark"))
+        type(self).url = serve({"settings": "replace", "mode": mode}, artifact).url
 
     @property
     def chat_model_class(self) -> type[BaseChatModel]:

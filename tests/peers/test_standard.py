@@ -15,7 +15,7 @@ pytest.importorskip("langchain_tests")
 
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 
-from guardrail import ArtifactMismatchError, Guardrail
+from guardrail import ArtifactMismatchError, Guardrail, PromptWrapping
 from guardrail.testing import make_artifact
 from integrations.openai_chat import OpenAICompatibleChat
 from tests.peers.servers import Peer
@@ -66,7 +66,8 @@ class TestGuard(_OnLlama):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         model = OpenAICompatibleChat(model=self.peer.model, base_url=self.peer.url)
-        return {"model": model, "artifact": make_artifact(model, threshold=99.0, n=2), "turns": "mark"}
+        prompt = PromptWrapping(other_turns="mark")
+        return {"model": model, "artifact": make_artifact(model, threshold=99.0, n=2, prompt=prompt)}
 
     @pytest.mark.xfail(
         raises=ArtifactMismatchError,

@@ -936,3 +936,9 @@ async def test_a_held_step_is_an_error_in_no_trace_and_shows_nothing(is_async: b
     assert (span.name, span.status.status_code.name) == ("guardrail.decide", "UNSET")
     assert span.attributes is not None
     assert span.attributes["guardrail.outcome"] == "abstained"
+
+
+@pytest.mark.parametrize("hook", ["before_agent", "after_model", "wrap_model_call", "wrap_tool_call"])
+def test_an_async_agent_has_hooks_of_its_own(hook: str) -> None:
+    """An instrumentation that wraps LangChain's async hooks makes them pass for ours: nobody would be asked."""
+    assert {hook, f"a{hook}"} <= vars(GuardrailMiddleware).keys()
