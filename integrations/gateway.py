@@ -230,8 +230,8 @@ def _refuse_workers(arguments: argparse.Namespace, config: Config) -> None:
         raise UsageError("--workers needs a system that forks processes. Start one process on each port instead.")
     if config.reviews is None and any(alias.mode == "guard" for alias in config.models.values()):
         raise UsageError(
-            "--workers needs `reviews` in the configuration: without a shared store each process remembers its own "
-            "draws, and a question that is asked again would be drawn again, which selects."
+            "--workers needs --reviews STORE, or `reviews` in the configuration: without a shared store each process "
+            "remembers its own draws, and a question that is asked again would be drawn again, which selects."
         )
     os.environ[WORKER] = "2"
     if shared := _record_files(config) & _record_files(_configured(arguments)):

@@ -166,7 +166,7 @@ def test_workers_share_a_port_and_draw_a_question_once(endpoint: Held, tmp_path:
 
 
 WORKERS: list[tuple[dict[str, Any], str]] = [
-    ({}, "--workers needs `reviews`"),
+    ({}, "--workers needs --reviews STORE, or `reviews`"),
     ({"mode": "observe"}, r"needs its own record file. Put \$\{GUARDRAIL_WORKER\}"),
 ]
 
