@@ -122,9 +122,8 @@ class Reader:
         if parsed.calls:
             calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
             fields["tool_calls"] = calls
-            if (
-                result.ended
-            ):  # an answer that was cut off stays one: more calls, or words about this one, may be missing
+            # An answer that was cut off stays one: more calls, or words about this one, may be missing.
+            if result.ended:
                 fields["finish_reason"] = "tool_calls"
         return decoded.model_copy(update=fields), parsed
 
